@@ -1,0 +1,94 @@
+// The meeting of a call's answer and whoever waits for it.
+#include "echomq/detail/call.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+#include "result/futex.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace detail {
+namespace {
+thread_local bool library_thread = false;
+}  // namespace
+
+bool on_library_thread() noexcept { return library_thread; }
+void mark_library_thread() noexcept { library_thread = true; }
+
+bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Clock::time_point until) noexcept {
+  timespec at{};
+  timespec* limit = nullptr;
+  if (until != Clock::time_point::max()) {
+    const auto nanoseconds = until.time_since_epoch();
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(nanoseconds);
+    at.tv_sec = static_cast<time_t>(seconds.count());
+    at.tv_nsec = static_cast<long>(std::chrono::nanoseconds(nanoseconds - seconds).count());
+    limit = &at;
+  }
+  // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is what steady_clock reads on Linux.
+  const long result =
+      syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected,
+              limit, nullptr, FUTEX_BITSET_MATCH_ANY);
+  return !(result == -1 && errno == ETIMEDOUT);
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, nullptr,
+          nullptr, 0);
+}
+
+void Call::publish() noexcept {
+  switch (phase_.exchange(kDone, std::memory_order_acq_rel)) {
+    case kContinuation:
+      if (target_ != nullptr) {
+        target_->post(continuation_);
+      } else {
+        continuation_();
+      }
+      break;
+    case kWaiting:
+      futex_wake_all(phase_);
+      break;
+    default:
+      break;
+  }
+}
+
+bool Call::on_done(Target* target, Continuation continuation) noexcept {
+  target_ = target;
+  continuation_ = continuation;
+  // Read before the exchange: once the continuation is registered, it may run and release the call.
+  Source* const read_by = source;
+  const bool elsewhere = LocalLoop::current() != target;
+  std::uint32_t expected = kPending;
+  const bool registered = phase_.compare_exchange_strong(expected, kContinuation, std::memory_order_acq_rel);
+  if (registered && elsewhere && read_by != nullptr) read_by->leave_to_library();
+  return registered;
+}
+
+bool Call::wait(Clock::time_point until) noexcept {
+  if (done()) return true;
+  if (source != nullptr) {
+    (void)source->drive([](void* self) { return static_cast<Call*>(self)->done(); }, this, until);
+  }
+  while (!done()) {
+    std::uint32_t expected = kPending;
+    if (!phase_.compare_exchange_strong(expected, kWaiting, std::memory_order_acq_rel) && expected == kDone) break;
+    if (!futex_wait(phase_, kWaiting, until)) {
+      expected = kWaiting;
+      (void)phase_.compare_exchange_strong(expected, kPending, std::memory_order_acq_rel);
+      break;
+    }
+  }
+  return done();
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace echomq
