@@ -1,0 +1,101 @@
+// The core that a client and all its handles share: topology, executor, minter, wake hub, log.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "echomq/client.hpp"
+#include "echomq/reply.hpp"
+#include "script/registry.hpp"
+#include "wire/request.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+
+/// Watches a queue's wake list for a worker; made by `Core::watch`. Destroying it ends the watch; the callback does
+/// not run after that (the destructor waits for one that is running, unless it is the caller).
+class WakeWatch {
+ public:
+  WakeWatch() = default;
+  WakeWatch(const WakeWatch&) = delete;
+  WakeWatch& operator=(const WakeWatch&) = delete;
+  virtual ~WakeWatch() = default;
+  /// While parked, the wake key is part of the connection's BLPOP; otherwise its tokens are left alone.
+  virtual void park(bool parked) = 0;
+};
+
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  virtual ~Core() = default;
+
+  /// Sends one command; `decode(wire::Answer) -> Result<T>`. Never blocks longer than the overflow policy says.
+  template <typename T, typename Decode>
+  [[nodiscard]] Reply<T> command(std::span<const std::string_view> parts, wire::CallSettings settings, Decode decode) {
+    return start<T>(wire::BoundCall<T, Decode>::make(parts, std::move(decode)), settings, nullptr);
+  }
+
+  /// Runs a script: EVALSHA, repaired by one SCRIPT LOAD when the server does not know it.
+  /// Keys first, then arguments, as the script's contract says.
+  template <typename T, typename Decode>
+  [[nodiscard]] Reply<T> eval(const script::ScriptSource& script, std::span<const std::string_view> keys,
+                              std::span<const std::string_view> arguments, wire::CallSettings settings,
+                              Decode decode) {
+    char count[8];
+    const auto end = std::to_chars(count, count + sizeof count, keys.size()).ptr;
+    const std::string_view head[3] = {"EVALSHA", script.sha1, std::string_view(count, end)};
+    const std::size_t total = 3 + keys.size() + arguments.size();
+    constexpr std::size_t kInline = 40;
+    std::array<std::string_view, kInline> small;
+    std::vector<std::string_view> large;
+    std::string_view* parts = small.data();
+    if (total > kInline) {
+      large.resize(total);
+      parts = large.data();
+    }
+    std::string_view* at = std::copy(std::begin(head), std::end(head), parts);
+    at = std::copy(keys.begin(), keys.end(), at);
+    std::copy(arguments.begin(), arguments.end(), at);
+    return start<T>(wire::BoundCall<T, Decode>::make({parts, total}, std::move(decode)), settings, &script);
+  }
+
+  /// Starts a call made elsewhere; takes over its reference. On refusal the call fails at once.
+  virtual void submit(detail::Call* call, wire::CallSettings settings) = 0;
+
+  [[nodiscard]] virtual Result<BrandedId> mint(std::string_view brand) = 0;
+  [[nodiscard]] virtual std::optional<std::uint16_t> node_id() const = 0;
+
+  /// `on_wake` runs on a library thread when a token was taken from `wake_key`, or when a token may have been lost
+  /// (reconnect): it must not block.
+  [[nodiscard]] virtual std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) = 0;
+
+  /// Runs a continuation on the client's executor.
+  virtual void post(Continuation continuation) = 0;
+  virtual void log(LogLevel level, std::string_view event, std::span<const LogField> fields) = 0;
+  virtual void count_id_collision() = 0;
+  [[nodiscard]] virtual const ClientOptions& options() const = 0;
+  [[nodiscard]] virtual bool closed() const = 0;
+
+ private:
+  template <typename T, typename C>
+  [[nodiscard]] Reply<T> start(C* call, wire::CallSettings settings, const script::ScriptSource* script) {
+    call->script = script;
+    call->retain();  // one reference for the reply, one for the wire
+    detail::CallPointer<detail::CallOf<T>> mine(call);
+    submit(call, settings);
+    return Reply<T>(std::move(mine));
+  }
+};
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

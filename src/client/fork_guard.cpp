@@ -1,0 +1,26 @@
+// The fork generation.
+#include "client/fork_guard.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+namespace {
+
+std::atomic<std::uint32_t> generation{0};
+
+const int kRegistered = pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+
+}  // namespace
+
+std::uint32_t fork_generation() noexcept {
+  (void)kRegistered;
+  return generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,201 @@
+// The core of an open client.
+#include "client/live_core.hpp"
+
+#include <pthread.h>
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "client/fork_guard.hpp"
+#include "result/futex.hpp"
+#include "result/try.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+
+using std::chrono::milliseconds;
+
+LiveCore::LiveCore(wire::Url url, ClientOptions options)
+    : url_(std::move(url)),
+      options_(std::move(options)),
+      fork_generation_(client::fork_generation()),
+      work_(boost::asio::make_work_guard(io_)),
+      callbacks_(options_.executor) {
+  main_ = make_link(link_settings(""), &executor_, nullptr);
+  topology_ = std::make_unique<wire::Standalone>(main_);
+  wake_ = std::make_shared<WakeHub>(
+      [this](wire::LinkObserver* observer) {
+        wire::LinkSettings settings = link_settings(":parked");
+        settings.parks = true;
+        return make_link(std::move(settings), nullptr, observer);
+      },
+      main_, counters_, &callbacks_);
+  subscriptions_ = std::make_shared<SubscriptionHub>(
+      [this](wire::LinkObserver* observer) {
+        wire::LinkSettings settings = link_settings(":subscriptions");
+        settings.subscribes = true;
+        return make_link(std::move(settings), nullptr, observer);
+      },
+      &callbacks_, options_.deadline);
+  io_thread_ = std::thread([this] {
+    detail::mark_library_thread();
+    (void)pthread_setname_np(pthread_self(), "echomq-io");
+    io_.run();
+  });
+}
+
+wire::LinkSettings LiveCore::link_settings(std::string_view role) const {
+  wire::LinkSettings settings;
+  settings.endpoint = url_.endpoint;
+  settings.boot.user = url_.user.empty() ? options_.user : url_.user;
+  settings.boot.password = url_.password.empty() ? options_.password : url_.password;
+  settings.boot.database = url_.database.value_or(options_.database);
+  settings.boot.client_name = (options_.name.empty() ? "echomq" : options_.name) + std::string(role);
+  settings.boot.wire_version = options_.wire_version;
+  settings.boot.accepted_versions = options_.accepted_versions;
+  settings.connect_timeout = options_.connect_timeout;
+  settings.heartbeat = options_.heartbeat;
+  settings.backoff_initial = options_.backoff_initial;
+  settings.backoff_max = options_.backoff_max;
+  settings.resend_window = options_.resend_window;
+  settings.max_in_flight = options_.max_in_flight;
+  settings.max_in_flight_bytes = options_.max_in_flight_bytes;
+  settings.overflow = options_.overflow;
+  return settings;
+}
+
+std::shared_ptr<wire::Link> LiveCore::make_link(wire::LinkSettings settings, wire::Repairer* repairer,
+                                                wire::LinkObserver* observer) {
+  auto log_line = [this](LogLevel level, std::string_view event, std::string_view text) {
+    const LogField fields[] = {{"text", text}};
+    log(level, event, fields);
+  };
+  return std::make_shared<wire::Link>(io_, std::move(settings), counters_, std::move(log_line), repairer, observer);
+}
+
+Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions options) {
+  std::shared_ptr<LiveCore> core(new LiveCore(std::move(url), std::move(options)), [](LiveCore* last) {
+    // The last owner may be a continuation: the threads are then joined from a thread that is not one of them.
+    if (detail::on_library_thread()) {
+      std::thread([last] { delete last; }).detach();
+    } else {
+      delete last;
+    }
+  });
+  core->main_->start();
+  if (auto live = core->main_->wait_live(detail::Clock::now() + core->options_.connect_timeout + milliseconds(200));
+      !live) {
+    core->close();
+    return std::unexpected(std::move(live).error());
+  }
+  if (core->options_.node_lease == NodeLease::at_open) {
+    if (auto leased = core->lease_node(); !leased) {
+      core->close();
+      return std::unexpected(std::move(leased).error());
+    }
+  }
+  return core;
+}
+
+LiveCore::~LiveCore() { close(); }
+
+bool LiveCore::forked() const noexcept { return fork_generation_ != client::fork_generation(); }
+
+void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
+  call->default_target = &callbacks_;
+  if (forked() || closed()) {
+    const bool child = forked();
+    if (call->win()) {
+      call->fail(child ? Error(Errc::forked, "open a client of its own in the child process", Repeat::safe)
+                       : Error(Errc::client_closed, "the client is closed", Repeat::safe));
+    }
+    call->release();
+    return;
+  }
+  call->repeat = settings.repeat;
+  call->blocking = settings.blocking;
+  call->deadline = detail::Clock::now() + settings.deadline.value_or(options_.deadline);
+  if (call->script != nullptr) counters_.script_calls.fetch_add(1, std::memory_order_relaxed);
+  topology_->for_slot(call->slot)->submit(call, !detail::on_library_thread());
+}
+
+std::unique_ptr<WakeWatch> LiveCore::watch(std::string wake_key, std::function<void()> on_wake) {
+  return wake_->watch(std::move(wake_key), std::move(on_wake));
+}
+
+Reply<Subscription> LiveCore::subscribe(std::string_view channel, SubscriptionHandlers handlers) {
+  if (forked()) return fail(Errc::forked, "open a client of its own in the child process");
+  return subscriptions_->subscribe(channel, std::move(handlers));
+}
+
+Reply<void> LiveCore::ready() {
+  if (forked()) return fail(Errc::forked, "open a client of its own in the child process");
+  auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
+  auto* call = wire::BoundCall<void, decltype(decode)>::allocate(0, decode);
+  call->default_target = &callbacks_;
+  call->retain();
+  detail::CallPointer<detail::CallOf<void>> mine(call);
+  main_->when_ready(call);
+  return Reply<void>(std::move(mine));
+}
+
+void LiveCore::log(LogLevel level, std::string_view event, std::span<const LogField> fields) {
+  if (options_.log) options_.log(level, event, fields);
+}
+
+ClientStats LiveCore::stats() const {
+  const auto read = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
+  ClientStats out;
+  out.commands = read(counters_.commands);
+  out.replies = read(counters_.replies);
+  out.pushes = read(counters_.pushes);
+  out.bytes_out = read(counters_.bytes_out);
+  out.bytes_in = read(counters_.bytes_in);
+  out.writes = read(counters_.writes);
+  out.reconnects = read(counters_.reconnects);
+  out.script_calls = read(counters_.script_calls);
+  out.script_loads = read(counters_.script_loads);
+  out.scripts_resent = read(counters_.scripts_resent);
+  out.calls_resent = read(counters_.calls_resent);
+  out.outcomes_unknown = read(counters_.outcomes_unknown);
+  out.overloads = read(counters_.overloads);
+  out.protocol_errors = read(counters_.protocol_errors);
+  out.unblocked_errors = read(counters_.unblocked_errors);
+  out.wakes = read(counters_.wakes);
+  out.id_collisions = read(counters_.id_collisions);
+  out.connections = read(counters_.connections);
+  if (!forked()) out.in_flight = main_->pending();
+  return out;
+}
+
+void LiveCore::close() {
+  if (forked()) {
+    // The threads do not exist here; what they hold is left as it is.
+    if (closed_.exchange(true)) return;
+    callbacks_.abandon();
+    if (io_thread_.joinable()) new std::thread(std::move(io_thread_));
+    return;
+  }
+  std::call_once(shut_once_, [this] {
+    release_node();
+    closed_.store(true, std::memory_order_release);
+    const Error why(Errc::client_closed, "the client is closed", Repeat::safe);
+    wake_->close(why);
+    subscriptions_->close(why);
+    topology_->close(why);
+    boost::asio::post(io_, [this] {
+      renewal_.cancel();
+      work_.reset();
+    });
+  });
+  // A thread of the library cannot wait for itself; the destructor, which runs elsewhere, does.
+  if (detail::on_library_thread()) return;
+  const std::lock_guard lock(join_mutex_);
+  if (io_thread_.joinable()) io_thread_.join();
+  callbacks_.stop();
+}
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

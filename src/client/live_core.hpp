@@ -1,0 +1,94 @@
+// The core of an open client: its I/O thread, its connections, its minter.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "client/callback_thread.hpp"
+#include "client/core.hpp"
+#include "client/subscriptions.hpp"
+#include "client/wake_hub.hpp"
+#include "identity/minter.hpp"
+#include "script/executor.hpp"
+#include "wire/link.hpp"
+#include "wire/topology.hpp"
+#include "wire/url.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+
+class LiveCore final : public Core {
+ public:
+  /// Connects and boots; leases a node id by option.
+  [[nodiscard]] static Result<std::shared_ptr<LiveCore>> open(wire::Url url, ClientOptions options);
+  ~LiveCore() override;
+
+  void submit(detail::Call* call, wire::CallSettings settings) override;
+  [[nodiscard]] Result<BrandedId> mint(std::string_view brand) override;
+  [[nodiscard]] std::optional<std::uint16_t> node_id() const override;
+  [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override;
+  void post(Continuation continuation) override { callbacks_.post(continuation); }
+  void log(LogLevel level, std::string_view event, std::span<const LogField> fields) override;
+  void count_id_collision() override { counters_.id_collisions.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] const ClientOptions& options() const override { return options_; }
+  [[nodiscard]] bool closed() const override { return closed_.load(std::memory_order_acquire); }
+
+  [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, SubscriptionHandlers handlers);
+  [[nodiscard]] Reply<void> ready();
+  [[nodiscard]] ClientStats stats() const;
+  [[nodiscard]] detail::Target& callbacks() noexcept { return callbacks_; }
+  /// What a caller that waits for several calls may drive.
+  [[nodiscard]] detail::Source* source() noexcept { return main_.get(); }
+  [[nodiscard]] std::string endpoint() const { return url_.endpoint.to_string(); }
+  /// Legal on any thread; on one of the client's own it does not wait for that thread.
+  void close();
+
+ private:
+  LiveCore(wire::Url url, ClientOptions options);
+
+  [[nodiscard]] wire::LinkSettings link_settings(std::string_view role) const;
+  [[nodiscard]] std::shared_ptr<wire::Link> make_link(wire::LinkSettings settings, wire::Repairer* repairer,
+                                                      wire::LinkObserver* observer);
+  [[nodiscard]] bool forked() const noexcept;
+
+  [[nodiscard]] Result<void> lease_node();
+  void renew_node_later();
+  void renew_node();
+  void release_node();
+
+  const wire::Url url_;
+  const ClientOptions options_;
+  const std::uint32_t fork_generation_;
+  wire::Counters counters_;
+  boost::asio::io_context io_{1};
+  std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_;
+  CallbackThread callbacks_;
+  script::Executor executor_{counters_};
+  std::shared_ptr<wire::Link> main_;
+  std::unique_ptr<wire::Topology> topology_;
+  std::shared_ptr<WakeHub> wake_;
+  std::shared_ptr<SubscriptionHub> subscriptions_;
+  std::atomic<bool> closed_{false};
+  std::once_flag shut_once_;
+  std::mutex join_mutex_;
+
+  // The lease of the node id.
+  std::string owner_;
+  std::optional<identity::Minter> minter_;
+  boost::asio::steady_timer renewal_{io_};
+
+  std::thread io_thread_;
+};
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

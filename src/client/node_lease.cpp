@@ -1,0 +1,119 @@
+// The lease of a client's node id: no two live minters of a fleet share one.
+#include <array>
+#include <charconv>
+#include <random>
+#include <string>
+
+#include "client/live_core.hpp"
+#include "result/try.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::string_view kNodesKey = "{emq}:nodes";
+
+// A lapsed node id is given to another owner only so much later, for clocks that run apart.
+constexpr std::string_view kGraceText = "10000";
+
+[[nodiscard]] std::string random_owner() {
+  std::random_device random;
+  std::string owner;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (int i = 0; i < 4; ++i) {
+    std::uint32_t bits = random();
+    for (int digit = 0; digit < 8; ++digit, bits >>= 4) owner += kDigits[bits & 15U];
+  }
+  return owner;
+}
+
+[[nodiscard]] Result<std::int64_t> first_integer(const wire::Answer& answer) {
+  if (const auto value = answer.view.at(0).as_integer()) return *value;
+  return fail(Errc::protocol_error, "the node lease script answered something else than a list of numbers");
+}
+
+}  // namespace
+
+Result<void> LiveCore::lease_node() {
+  owner_ = random_owner();
+  const script::ScriptSource* script = script::find_script("node_lease");
+  if (script == nullptr) return fail(Errc::server_error, "script node_lease is not part of this build");
+  const std::string lease = std::to_string(options_.node_lease_time.count());
+  const std::string asked = options_.node_id ? std::to_string(*options_.node_id) : std::string();
+  const std::array<std::string_view, 1> keys = {kNodesKey};
+  const std::array<std::string_view, 4> arguments = {owner_, lease, kGraceText, asked};
+  const auto sent = detail::Clock::now();
+  wire::CallSettings settings;
+  settings.repeat = Repeat::safe;
+  auto reply = eval<std::int64_t>(*script, keys, arguments, settings, first_integer);
+  ECHOMQ_TRY(const std::int64_t node, reply.get());
+  if (node < 0 || node > 1023) return fail(Errc::protocol_error, "node id " + std::to_string(node) + " is no node id");
+  minter_.emplace(static_cast<std::uint16_t>(node));
+  minter_->set_valid_until(sent + options_.node_lease_time - options_.node_lease_time / 10);
+  boost::asio::post(io_, [weak = std::weak_ptr<Core>(shared_from_this())] {
+    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock())) core->renew_node_later();
+  });
+  return {};
+}
+
+void LiveCore::renew_node_later() {
+  if (closed()) return;
+  renewal_.expires_after(options_.node_lease_time / 3);
+  renewal_.async_wait([weak = std::weak_ptr<Core>(shared_from_this())](const boost::system::error_code& error) {
+    if (error) return;
+    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock())) core->renew_node();
+  });
+}
+
+void LiveCore::renew_node() {
+  const script::ScriptSource* script = script::find_script("node_renew");
+  if (script == nullptr || closed()) return;
+  const std::string lease = std::to_string(options_.node_lease_time.count());
+  const std::string node = std::to_string(minter_->node());
+  const std::array<std::string_view, 1> keys = {kNodesKey};
+  const std::array<std::string_view, 3> arguments = {owner_, lease, node};
+  const auto sent = detail::Clock::now();
+  wire::CallSettings settings;
+  settings.repeat = Repeat::safe;
+  auto decode = [this, sent](const wire::Answer& answer) -> Result<void> {
+    ECHOMQ_CHECK(first_integer(answer));
+    minter_->set_valid_until(sent + options_.node_lease_time - options_.node_lease_time / 10);
+    return {};
+  };
+  // Refused or unanswered: minting stops by itself when the last lease may lapse; the next renewal tries again.
+  eval<void>(*script, keys, arguments, settings, std::move(decode)).detach();
+  renew_node_later();
+}
+
+void LiveCore::release_node() {
+  if (!minter_) return;
+  minter_->stop();
+  const script::ScriptSource* script = script::find_script("node_release");
+  if (script == nullptr || !main_->live() || detail::on_library_thread()) return;
+  const std::string node = std::to_string(minter_->node());
+  const std::array<std::string_view, 1> keys = {kNodesKey};
+  const std::array<std::string_view, 2> arguments = {owner_, node};
+  auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
+  wire::CallSettings settings;
+  settings.deadline = milliseconds(250);
+  (void)eval<void>(*script, keys, arguments, settings, decode).get_for(milliseconds(250));
+}
+
+Result<BrandedId> LiveCore::mint(std::string_view brand) {
+  if (forked()) return fail(Errc::forked, "open a client of its own in the child process");
+  if (closed()) return fail(Errc::client_closed, "the client is closed");
+  if (!minter_) return fail(Errc::node_lease_lost, "this client was opened without a node id for minting");
+  return minter_->next(brand);
+}
+
+std::optional<std::uint16_t> LiveCore::node_id() const {
+  if (!minter_) return std::nullopt;
+  return minter_->node();
+}
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,215 @@
+// Subscriptions.
+#include "client/subscriptions.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "wire/request.hpp"
+
+namespace echomq {
+inline namespace v1 {
+
+void Subscription::State::deliver(Event event) {
+  {
+    const std::lock_guard lock(mutex);
+    if (cancelled) return;
+    events.push_back(std::move(event));
+    if (scheduled) return;
+    scheduled = true;
+  }
+  target->post(Continuation(&State::run, new std::shared_ptr<State>(shared_from_this())));
+}
+
+void Subscription::State::run(void* raw) noexcept {
+  const std::unique_ptr<std::shared_ptr<State>> self(static_cast<std::shared_ptr<State>*>(raw));
+  State& state = **self;
+  const std::lock_guard in_handler(state.running);
+  for (;;) {
+    Event event;
+    {
+      const std::lock_guard lock(state.mutex);
+      if (state.cancelled || state.events.empty()) {
+        state.scheduled = false;
+        return;
+      }
+      event = std::move(state.events.front());
+      state.events.pop_front();
+    }
+    if (event.is_gap) {
+      if (state.handlers.on_gap) state.handlers.on_gap();
+    } else if (state.handlers.on_message) {
+      state.handlers.on_message(state.channel, event.payload);
+    }
+  }
+}
+
+Subscription& Subscription::operator=(Subscription&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+Subscription::~Subscription() { cancel(); }
+
+void Subscription::cancel() noexcept {
+  const std::shared_ptr<State> state = std::exchange(state_, nullptr);
+  if (!state) return;
+  {
+    const std::lock_guard lock(state->mutex);
+    state->cancelled = true;
+    state->events.clear();
+  }
+  if (const auto hub = state->hub.lock()) hub->remove(state);
+  const std::lock_guard wait_for_handler(state->running);
+}
+
+bool Subscription::live() const noexcept { return state_ && state_->live.load(std::memory_order_acquire); }
+std::uint64_t Subscription::gaps() const noexcept { return state_ ? state_->gaps.load(std::memory_order_relaxed) : 0; }
+std::int64_t Subscription::connection_id() const noexcept {
+  if (!state_) return 0;
+  const auto hub = state_->hub.lock();
+  const auto link = hub ? hub->link() : nullptr;
+  return link ? link->connection_id() : 0;
+}
+
+namespace client {
+
+Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, SubscriptionHandlers handlers) {
+  auto state = std::make_shared<Subscription::State>();
+  state->channel = channel;
+  state->handlers = std::move(handlers);
+  state->hub = weak_from_this();
+  state->target = target_;
+
+  std::shared_ptr<wire::Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return fail(Errc::client_closed, "the client is closed");
+    if (!link_) {
+      link_ = make_link_(this);
+      link_->start();
+    }
+    link = link_;
+    // Registered before the confirmation, so that no message after it is missed.
+    channels_[state->channel].subscribers.push_back(state);
+  }
+  const std::array<std::string_view, 2> parts = {"SUBSCRIBE", channel};
+  auto decode = [self = weak_from_this(), state](const wire::Answer& answer) -> Result<Subscription> {
+    const auto hub = self.lock();
+    if (answer.view.is_error()) {
+      if (hub) hub->remove(state);
+      return std::unexpected(wire::to_error(answer.view.error_text()));
+    }
+    if (hub) {
+      const std::lock_guard lock(hub->mutex_);
+      if (const auto found = hub->channels_.find(state->channel); found != hub->channels_.end()) {
+        found->second.confirmed = true;
+      }
+    }
+    state->live.store(true, std::memory_order_release);
+    return Subscription(state);
+  };
+  using Bound = wire::BoundCall<Subscription, decltype(decode), true>;
+  Bound* call = Bound::make(parts, std::move(decode));
+  call->default_target = target_;
+  call->repeat = Repeat::safe;
+  call->deadline = detail::Clock::now() + deadline_;
+  call->retain();
+  detail::CallPointer<detail::CallOf<Subscription>> mine(call);
+  link->submit(call, false);
+  return Reply<Subscription>(std::move(mine));
+}
+
+void SubscriptionHub::remove(const std::shared_ptr<Subscription::State>& state) {
+  std::shared_ptr<wire::Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = channels_.find(state->channel);
+    if (found == channels_.end()) return;
+    std::erase_if(found->second.subscribers, [&](const auto& weak) {
+      const auto other = weak.lock();
+      return !other || other == state;
+    });
+    if (!found->second.subscribers.empty()) return;
+    channels_.erase(found);
+    link = link_;
+  }
+  state->live.store(false, std::memory_order_release);
+  // While the connection is down there is nothing to undo: the channel is not restored.
+  if (!link || !link->live()) return;
+  const std::array<std::string_view, 2> parts = {"UNSUBSCRIBE", state->channel};
+  auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
+  detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
+  call->deadline = detail::Clock::now() + deadline_;
+  link->submit_internal(call);
+}
+
+void SubscriptionHub::link_live(std::int64_t) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [name, channel] : channels_) {
+    if (!channel.confirmed) continue;  // its first SUBSCRIBE waits in the link
+    const std::array<std::string_view, 2> parts = {"SUBSCRIBE", name};
+    auto decode = [subscribers = channel.subscribers](const wire::Answer& answer) -> Result<void> {
+      if (answer.view.is_error()) return std::unexpected(wire::to_error(answer.view.error_text()));
+      for (const auto& weak : subscribers) {
+        const auto state = weak.lock();
+        if (!state) continue;
+        state->live.store(true, std::memory_order_release);
+        state->gaps.fetch_add(1, std::memory_order_relaxed);
+        state->deliver({true, {}});
+      }
+      return {};
+    };
+    detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, std::move(decode));
+    link_->submit_internal(call);
+  }
+}
+
+void SubscriptionHub::link_lost(const Error&) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [name, channel] : channels_) {
+    for (const auto& weak : channel.subscribers) {
+      if (const auto state = weak.lock()) state->live.store(false, std::memory_order_release);
+    }
+  }
+}
+
+void SubscriptionHub::link_push(const resp::View& frame) {
+  auto elements = frame.elements();
+  std::array<std::string_view, 3> texts;
+  for (std::string_view& text : texts) {
+    const auto view = elements.next().as_text();
+    if (!view) return;
+    text = *view;
+  }
+  const auto [kind, channel, payload] = texts;
+  if (kind != "message") return;
+  std::vector<std::weak_ptr<Subscription::State>> subscribers;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = channels_.find(std::string(channel)); found != channels_.end()) {
+      subscribers = found->second.subscribers;
+    }
+  }
+  for (const auto& weak : subscribers) {
+    if (const auto state = weak.lock()) state->deliver({false, std::string(payload)});
+  }
+}
+
+std::shared_ptr<wire::Link> SubscriptionHub::link() const {
+  const std::lock_guard lock(mutex_);
+  return link_;
+}
+
+void SubscriptionHub::close(const Error& why) {
+  std::shared_ptr<wire::Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    link = link_;
+  }
+  if (link) link->close(why);
+}
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,86 @@
+// Subscriptions on a connection of their own: confirmed, restored after a loss, gaps reported.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "echomq/client.hpp"
+#include "wire/link.hpp"
+
+namespace echomq {
+inline namespace v1 {
+
+namespace client {
+class SubscriptionHub;
+}  // namespace client
+
+/// What a subscription and the hub share.
+struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
+  struct Event {
+    bool is_gap;
+    std::string payload;
+  };
+
+  std::string channel;
+  SubscriptionHandlers handlers;
+  std::weak_ptr<client::SubscriptionHub> hub;
+  detail::Target* target = nullptr;
+
+  std::atomic<std::uint64_t> gaps{0};
+  std::atomic<bool> live{false};
+
+  std::mutex mutex;
+  std::deque<Event> events;   // guarded by mutex
+  bool scheduled = false;     // guarded by mutex: one run of the handlers is posted or running
+  bool cancelled = false;     // guarded by mutex
+  std::recursive_mutex running;  // held while a handler runs
+
+  /// Queues an event; handlers run one at a time and in order, on the executor.
+  void deliver(Event event);
+
+ private:
+  static void run(void* raw) noexcept;
+};
+
+namespace client {
+
+class SubscriptionHub final : public wire::LinkObserver, public std::enable_shared_from_this<SubscriptionHub> {
+ public:
+  SubscriptionHub(std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link, detail::Target* target,
+                  std::chrono::milliseconds deadline)
+      : make_link_(std::move(make_link)), target_(target), deadline_(deadline) {}
+
+  [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, SubscriptionHandlers handlers);
+  void remove(const std::shared_ptr<Subscription::State>& state);
+  void close(const Error& why);
+  [[nodiscard]] std::shared_ptr<wire::Link> link() const;
+
+  void link_live(std::int64_t connection_id) override;
+  void link_lost(const Error& why) override;
+  void link_push(const resp::View& frame) override;
+
+ private:
+  struct Channel {
+    // Owned by the Subscription, or by the call that will give it.
+    std::vector<std::weak_ptr<Subscription::State>> subscribers;
+    bool confirmed = false;  // at some time; restored after a loss
+  };
+
+  const std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link_;
+  detail::Target* const target_;
+  const std::chrono::milliseconds deadline_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<wire::Link> link_;         // guarded by mutex_
+  std::map<std::string, Channel> channels_;  // guarded by mutex_
+  bool closed_ = false;                      // guarded by mutex_
+};
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,238 @@
+// The wake hub.
+#include "client/wake_hub.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "wire/request.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+namespace {
+
+// How long one BLPOP parks. A half-open connection is noticed that much later, so not for ever.
+constexpr std::chrono::seconds kPark{20};
+constexpr std::string_view kParkText = "20";
+constexpr std::chrono::seconds kGrace{3};
+
+}  // namespace
+
+class WakeHub::Watch final : public WakeWatch {
+ public:
+  Watch(std::shared_ptr<WakeHub> hub, std::string wake_key, std::function<void()> on_wake)
+      : hub_(std::move(hub)), key_(std::move(wake_key)), on_wake_(std::move(on_wake)) {}
+  ~Watch() override { hub_->remove(*this); }
+  void park(bool parked) override { hub_->set_parked(*this, parked); }
+
+  const std::shared_ptr<WakeHub> hub_;
+  const std::string key_;
+  const std::function<void()> on_wake_;
+  bool parked_ = false;  // guarded by the hub
+};
+
+WakeHub::WakeHub(std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link,
+                 std::shared_ptr<wire::Link> main, wire::Counters& counters, detail::Target* target)
+    : make_link_(std::move(make_link)), main_(std::move(main)), counters_(counters), target_(target) {}
+
+std::unique_ptr<WakeWatch> WakeHub::watch(std::string wake_key, std::function<void()> on_wake) {
+  auto watch = std::make_unique<Watch>(shared_from_this(), std::move(wake_key), std::move(on_wake));
+  const std::lock_guard lock(mutex_);
+  watches_.emplace(watch->key_, watch.get());
+  return watch;
+}
+
+void WakeHub::remove(Watch& watch) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [begin, end] = watches_.equal_range(watch.key_);
+    const auto found = std::find_if(begin, end, [&](const auto& entry) { return entry.second == &watch; });
+    if (found != end) watches_.erase(found);
+    if (watch.parked_) {
+      watch.parked_ = false;
+      if (const auto count = parked_.find(watch.key_); count != parked_.end() && --count->second == 0) {
+        parked_.erase(count);
+      }
+    }
+  }
+  const std::lock_guard wait_for_callback(callbacks_);
+}
+
+void WakeHub::set_parked(Watch& watch, bool parked) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  if (watch.parked_ == parked) {
+    if (parked && !asking_) ask_locked();  // the last BLPOP was refused: once more
+    return;
+  }
+  watch.parked_ = parked;
+  if (!parked) {
+    // The BLPOP in flight stays: should it take a token for nobody, that token is pushed back.
+    if (const auto count = parked_.find(watch.key_); count != parked_.end() && --count->second == 0) {
+      parked_.erase(count);
+    }
+    return;
+  }
+  ++parked_[watch.key_];
+  if (!link_) {
+    link_ = make_link_(this);
+    link_->start();
+  }
+  if (!asking_) {
+    ask_locked();
+  } else if (std::find(asked_.begin(), asked_.end(), watch.key_) == asked_.end()) {
+    unblock_locked();
+  }
+}
+
+void WakeHub::ask_locked() {
+  if (closed_ || parked_.empty() || !link_) return;
+  asking_ = true;
+  unblocking_ = false;
+  ++generation_;
+  asked_.clear();
+  std::vector<std::string_view> parts = {"BLPOP"};
+  for (const auto& [key, count] : parked_) asked_.push_back(key);
+  parts.insert(parts.end(), asked_.begin(), asked_.end());
+  parts.push_back(kParkText);
+  auto decode = [self = weak_from_this()](const wire::Answer& answer) -> Result<void> {
+    const auto hub = self.lock();
+    if (!hub) return {};
+    if (answer.view.is_error()) {
+      hub->failed(wire::to_error(answer.view.error_text()));
+      return {};
+    }
+    if (answer.view.is_aggregate() && answer.view.size() == 2) {
+      const auto key = answer.view.at(0).as_text();
+      hub->answered(std::string(key ? *key : std::string_view()), true);
+    } else {
+      hub->answered({}, false);
+    }
+    return {};
+  };
+  // Errors of the transport go past the decoder: this call's own `fail` tells the hub.
+  using Bound = wire::BoundCall<void, decltype(decode), true>;
+  detail::Call* call = Bound::make(parts, std::move(decode));
+  call->default_target = target_;
+  call->blocking = true;
+  call->deadline = detail::Clock::now() + kPark + kGrace;
+  // When the call ends without an answer (lost connection, closed), ask again.
+  struct OnEnd {
+    std::weak_ptr<WakeHub> hub;
+    detail::CallOf<void>* call;
+    static void run(void* raw) noexcept {
+      const std::unique_ptr<OnEnd> self(static_cast<OnEnd*>(raw));
+      const Result<void> result = self->call->take();
+      self->call->release();
+      if (const auto hub = self->hub.lock(); hub && !result) hub->failed(result.error());
+    }
+  };
+  call->retain();
+  auto on_end = std::make_unique<OnEnd>(OnEnd{weak_from_this(), static_cast<Bound*>(call)});
+  (void)call->on_done(target_, Continuation(&OnEnd::run, on_end.release()));
+  link_->submit(call, false);
+}
+
+void WakeHub::unblock_locked() {
+  const std::int64_t id = link_ ? link_->connection_id() : 0;
+  if (unblocking_ || id == 0) return;  // not connected: the BLPOP is asked anew anyway
+  unblocking_ = true;
+  const std::string text = std::to_string(id);
+  const std::array<std::string_view, 3> parts = {"CLIENT", "UNBLOCK", text};
+  auto decode = [self = weak_from_this(), asked = generation_](const wire::Answer& answer) -> Result<void> {
+    // 0: the server had not seen the BLPOP yet (it travels on another connection). Ask again while it is the same one.
+    const auto freed = answer.view.as_integer();
+    if (const auto hub = self.lock(); hub && freed && *freed == 0) {
+      const std::lock_guard lock(hub->mutex_);
+      if (hub->asking_ && hub->generation_ == asked) {
+        hub->unblocking_ = false;
+        hub->unblock_locked();
+      }
+    }
+    return {};
+  };
+  detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
+  call->deadline = detail::Clock::now() + std::chrono::seconds(10);
+  main_->submit_internal(call);
+}
+
+void WakeHub::send(std::vector<std::string> parts) {
+  const std::vector<std::string_view> views(parts.begin(), parts.end());
+  auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
+  detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(views, decode);
+  call->deadline = detail::Clock::now() + std::chrono::seconds(10);
+  main_->submit_internal(call);
+}
+
+void WakeHub::answered(const std::string& key, bool got_token) {
+  bool used = false;
+  {
+    const std::lock_guard lock(mutex_);
+    asking_ = false;
+    if (got_token) {
+      counters_.wakes.fetch_add(1, std::memory_order_relaxed);
+      used = parked_.contains(key);
+      if (!used && !closed_) send({"LPUSH", key, "1"});
+    }
+    if (!used) ask_locked();
+  }
+  if (!used) return;
+  notify(key, false);
+  const std::lock_guard lock(mutex_);
+  if (!asking_) ask_locked();
+}
+
+void WakeHub::failed(const Error& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    asking_ = false;
+    if (closed_ || why.is(Errc::client_closed)) return;
+    if (why.text.starts_with("UNBLOCKED")) counters_.unblocked_errors.fetch_add(1, std::memory_order_relaxed);
+  }
+  notify({}, true);  // a token may have gone with the answer
+  // A server that refuses BLPOP would refuse it again at once: wait for the next worker that parks.
+  if (!why.text.starts_with("UNBLOCKED") && why.repeat != Repeat::safe && !why.is(Errc::outcome_unknown)) return;
+  const std::lock_guard lock(mutex_);
+  if (!asking_) ask_locked();
+}
+
+void WakeHub::notify(const std::string& key, bool all) {
+  const std::lock_guard running(callbacks_);
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (all) {
+      for (const auto& [name, watch] : watches_) callbacks.push_back(watch->on_wake_);
+    } else {
+      // One token wakes one worker; the one that has waited in vain longest is as good as any.
+      const auto [begin, end] = watches_.equal_range(key);
+      const auto found = std::find_if(begin, end, [](const auto& entry) { return entry.second->parked_; });
+      if (found != end) callbacks.push_back(found->second->on_wake_);
+    }
+  }
+  for (const auto& callback : callbacks) callback();
+}
+
+void WakeHub::link_live(std::int64_t) { notify({}, true); }
+void WakeHub::link_lost(const Error&) {}
+
+std::shared_ptr<wire::Link> WakeHub::link() const {
+  const std::lock_guard lock(mutex_);
+  return link_;
+}
+
+void WakeHub::close(const Error& why) {
+  std::shared_ptr<wire::Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    link = link_;
+  }
+  if (link) link->close(why);
+}
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

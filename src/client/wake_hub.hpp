@@ -1,0 +1,70 @@
+// The wake hub: one parked connection that waits on the wake lists of all queues whose workers are parked.
+//
+// Tokens are hints and are never owed to anybody, but one that is taken and not used would leave a parked worker of
+// another process asleep: a token for a queue whose worker has left its parking place meanwhile is pushed back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/core.hpp"
+#include "wire/link.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+
+class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_this<WakeHub> {
+ public:
+  /// `main` carries CLIENT UNBLOCK and tokens that are pushed back.
+  WakeHub(std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link, std::shared_ptr<wire::Link> main,
+          wire::Counters& counters, detail::Target* target);
+
+  [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake);
+  void close(const Error& why);
+  [[nodiscard]] std::shared_ptr<wire::Link> link() const;
+
+  void link_live(std::int64_t connection_id) override;
+  void link_lost(const Error& why) override;
+  void link_push(const resp::View&) override {}
+
+ private:
+  class Watch;
+  friend class Watch;
+
+  void set_parked(Watch& watch, bool parked);
+  void remove(Watch& watch);
+  void ask_locked();
+  void unblock_locked();
+  void answered(const std::string& key, bool got_token);
+  void failed(const Error& why);
+  void notify(const std::string& key, bool all);
+  void send(std::vector<std::string> parts);
+
+  const std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link_;
+  const std::shared_ptr<wire::Link> main_;
+  wire::Counters& counters_;
+  detail::Target* const target_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::shared_ptr<wire::Link> link_;
+  std::multimap<std::string, Watch*> watches_;
+  std::map<std::string, std::uint32_t> parked_;   // key -> watches parked on it
+  std::vector<std::string> asked_;                // keys of the BLPOP in flight
+  bool asking_ = false;
+  std::uint64_t generation_ = 0;                  // of the BLPOP in flight
+  bool unblocking_ = false;
+  bool closed_ = false;
+  // Held while callbacks run, so that a watch can wait for its own to end.
+  std::recursive_mutex callbacks_;
+};
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,237 @@
+// One connection with its pipeline, under a thin Asio loop.
+//
+// Who reads: the library's thread, or, on a connection that has nothing but the caller's own request in flight, the
+// caller itself (`drive`), which saves two thread switches a round trip. Who writes: a caller whose request finds an
+// idle connection, else the library's thread, which thereby sends everything that gathered meanwhile in one write.
+//
+// The socket is not in Asio's epoll itself but in a small epoll of its own (the gate), which Asio watches. So it can be
+// taken out of the library thread's sight with one system call while a caller drives.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "echomq/client.hpp"
+#include "echomq/detail/call.hpp"
+#include "resp/scanner.hpp"
+#include "wire/boot.hpp"
+#include "wire/input_buffer.hpp"
+#include "wire/pipeline.hpp"
+#include "wire/url.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace wire {
+
+/// Counters of a client, written by all its links.
+struct Counters {
+  std::atomic<std::uint64_t> commands{0}, replies{0}, pushes{0}, bytes_out{0}, bytes_in{0}, writes{0}, reconnects{0},
+      script_calls{0}, script_loads{0}, scripts_resent{0}, calls_resent{0}, outcomes_unknown{0}, overloads{0},
+      protocol_errors{0}, unblocked_errors{0}, wakes{0}, id_collisions{0}, connections{0};
+};
+
+struct LinkSettings {
+  Endpoint endpoint;
+  BootSettings boot;
+  std::chrono::milliseconds connect_timeout{3000};
+  std::chrono::milliseconds heartbeat{5000};
+  std::chrono::milliseconds backoff_initial{50};
+  std::chrono::milliseconds backoff_max{2000};
+  std::chrono::milliseconds resend_window{15000};
+  std::size_t max_in_flight = 65536;
+  std::size_t max_in_flight_bytes = std::size_t{256} << 20;
+  Overflow overflow = Overflow::block;
+  /// A connection that parks in BLPOP has no heartbeat while it does: the parked call's deadline judges it.
+  bool parks = false;
+  /// Out-of-band frames are expected; on RESP2 every array is one.
+  bool subscribes = false;
+};
+
+/// Decides about replies that mean "send it again" (NOSCRIPT). Called with the link's lock held but for `refuses`.
+class Repairer {
+ public:
+  /// Whether this reply refuses the call without an effect, so that it may be sent again after a repair.
+  [[nodiscard]] virtual bool refuses(const detail::Call& call, const resp::View& reply) const noexcept = 0;
+  /// Puts into `again` what to send: repairs first, then the refused calls in order. Calls that cannot be repaired
+  /// are moved to `given_up` with the error to fail them with.
+  virtual void repair(CallQueue& refused, CallQueue& again, CallQueue& given_up, Error& why) = 0;
+  /// The connection is gone, and with it what was known about the server's script cache.
+  virtual void connection_lost() = 0;
+
+ protected:
+  ~Repairer() = default;
+};
+
+/// Told about the life of a link, on the library's thread, without the link's lock.
+class LinkObserver {
+ public:
+  virtual void link_live(std::int64_t connection_id) = 0;
+  virtual void link_lost(const Error& why) = 0;
+  /// An out-of-band frame. May be called on a driving thread.
+  virtual void link_push(const resp::View& frame) = 0;
+
+ protected:
+  ~LinkObserver() = default;
+};
+
+class Link final : public detail::Source, public std::enable_shared_from_this<Link> {
+ public:
+  using TimePoint = detail::Clock::time_point;
+  using LogFunction = std::function<void(LogLevel, std::string_view, std::string_view)>;
+
+  Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log,
+       Repairer* repairer, LinkObserver* observer);
+  ~Link();
+
+  /// Begins to connect, and keeps connected from then on.
+  void start();
+  /// Waits for the first connection: nothing, or why it failed.
+  [[nodiscard]] Result<void> wait_live(TimePoint until);
+
+  /// Queues a call and takes over its reference; writes it at once on an idle connection. At the in-flight bound it
+  /// blocks or fails the call, by `settings.overflow`; `may_block` false refuses in any case.
+  void submit(detail::Call* call, bool may_block);
+  /// Queues a call of the library's own, past the bound.
+  void submit_internal(detail::Call* call);
+
+  bool drive(bool (*done)(void*), void* argument, TimePoint until) override;
+  void leave_to_library() noexcept override;
+  void cancel(detail::Call& call) override;
+
+  /// Answers (once) when there is room below the bound; takes over the reference.
+  void when_ready(detail::CallOf<void>* waiter);
+
+  /// Ends everything with `why`; nothing is accepted any more. From any thread; the library's thread finishes it.
+  void close(const Error& why);
+
+  [[nodiscard]] std::int64_t connection_id() const;
+  [[nodiscard]] int protocol() const;
+  [[nodiscard]] std::size_t pending() const;
+  [[nodiscard]] bool live() const;
+  [[nodiscard]] bool closed() const;
+
+ private:
+  enum class State : std::uint8_t { idle, connecting, booting, live, backing_off, closed };
+  enum class Reader : std::uint8_t { none, library, caller };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // link.cpp: the pipeline's side. Functions that take a Lock want it held and give it back held.
+  void flush(Lock& lock, bool keep_going);
+  void wake_library();
+  void signal_library_locked();
+  void arm_locked();
+  void disarm_locked();
+  void make_room_locked();
+  [[nodiscard]] bool over_bound_locked() const;
+  void fail_all(CallQueue& calls, const Error& why, bool written);
+  [[nodiscard]] static bool receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer);
+
+  // link_input.cpp: replies.
+  [[nodiscard]] bool process_input();
+  void dispatch(detail::Call* call, const resp::View& reply, bool is_last, CallQueue& refused);
+  void repair(CallQueue& refused);
+  void take_boot_reply(const resp::View& reply);
+  void protocol_error(const std::string& why);
+
+  // link_io.cpp: the library's thread.
+  void connect();
+  void resolved(const std::vector<boost::asio::ip::tcp::endpoint>& endpoints, std::size_t index);
+  void connected(int fd);
+  void connect_failed(const std::string& why);
+  void boot_failed(const Error& why, bool final);
+  void watch_gate();
+  void on_gate();
+  void read_available();
+  void break_locked(std::string why);
+  void tear_down_if_possible();
+  void back_off(const Error& why);
+  void schedule_tick();
+  void tick();
+  void expire_calls(TimePoint now);
+  void judge_connection(TimePoint now);
+
+  boost::asio::io_context& io_;
+  const LinkSettings settings_;
+  Counters& counters_;
+  const LogFunction log_;
+  Repairer* const repairer_;
+  LinkObserver* const observer_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable room_;    // for callers at the bound
+  std::condition_variable first_;   // for wait_live
+  // All of these are guarded by mutex_.
+  State state_ = State::idle;
+  Reader reader_ = Reader::none;
+  bool writing_ = false;            // somebody is inside send(); out_ is theirs
+  bool armed_ = false;              // the gate watches the socket for input
+  bool want_write_ = false;         // the socket's buffer is full
+  bool wake_pending_ = false;       // the event of the gate is set
+  bool broken_ = false;             // to be torn down as soon as nobody is inside
+  bool closing_ = false;
+  bool caller_drove_ = false;       // since the last tick
+  std::uint32_t waiting_for_room_ = 0;
+  Pipeline pipeline_;
+  std::string out_;
+  std::size_t out_sent_ = 0;
+  std::uint64_t sent_total_ = 0;
+  std::string break_reason_;
+  Error close_error_;
+  Error last_error_;                // why there is no connection
+  bool last_error_final_ = false;
+  bool first_attempt_over_ = false;
+  std::int64_t connection_id_ = 0;
+  int protocol_ = 3;
+  TimePoint next_deadline_ = TimePoint::max();
+  TimePoint last_input_{};
+  bool ping_in_flight_ = false;
+  std::vector<detail::CallOf<void>*> ready_waiters_;
+
+  // Set while no connection is open, constant while one is.
+  int fd_ = -1;
+  int gate_fd_ = -1;
+  int event_fd_ = -1;
+
+  // Owned by whoever is the reader.
+  struct Frame {
+    std::size_t offset;
+    std::size_t size;
+    detail::Call* call;
+    bool is_last;
+    bool is_push;
+  };
+  InputBuffer input_;
+  resp::Scanner scanner_;
+  std::vector<Frame> frames_;
+
+  // Owned by the library's thread.
+  std::optional<boost::asio::posix::stream_descriptor> gate_;
+  boost::asio::steady_timer timer_;        // connecting and backing off
+  boost::asio::steady_timer tick_timer_;
+  boost::asio::ip::tcp::resolver resolver_;
+  std::optional<boost::asio::ip::tcp::socket> tcp_;
+  std::optional<boost::asio::local::stream_protocol::socket> local_;
+  std::uint64_t attempt_ = 0;
+  std::optional<Boot> boot_;
+  std::chrono::milliseconds backoff_{0};
+  bool was_live_ = false;
+  std::minstd_rand jitter_;
+};
+
+}  // namespace wire
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,94 @@
+// The pipeline of one connection.
+#include "wire/pipeline.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace wire {
+
+void Pipeline::enqueue(detail::Call* call) noexcept {
+  pending_bytes_ += call->request_size;
+  waiting_.push(call);
+}
+
+void Pipeline::enqueue_first(CallQueue&& calls) noexcept {
+  calls.for_each([&](detail::Call& call) { pending_bytes_ += call.request_size; });
+  waiting_.prepend(std::move(calls));
+}
+
+std::size_t Pipeline::gather(std::string& out, std::size_t limit, TimePoint now, CallQueue& dropped) {
+  std::size_t count = 0;
+  const std::size_t start = out.size();
+  while (detail::Call* call = waiting_.front()) {
+    if (count > 0 && out.size() - start + call->request_size > limit) break;
+    (void)waiting_.pop();
+    if (call->settled()) {
+      pending_bytes_ -= call->request_size;
+      dropped.push(call);
+      continue;
+    }
+    call->stream_offset = gathered_;
+    if (call->first_written == TimePoint{}) call->first_written = now;
+    out.append(call->request, call->request_size);
+    gathered_ += call->request_size;
+    in_flight_.push(call);
+    ++count;
+  }
+  return count;
+}
+
+detail::Call* Pipeline::next_in_flight(bool& is_last) noexcept {
+  detail::Call* call = in_flight_.front();
+  if (call == nullptr) return nullptr;
+  is_last = call->replies <= 1;
+  if (is_last) {
+    (void)in_flight_.pop();
+    pending_bytes_ -= call->request_size;
+  } else {
+    --call->replies;
+  }
+  return call;
+}
+
+std::size_t Pipeline::connection_lost(std::uint64_t bytes_sent, TimePoint now, detail::Clock::duration window,
+                                      CallQueue& lost) {
+  std::size_t resent = 0;
+  CallQueue again;
+  while (detail::Call* call = in_flight_.pop()) {
+    const bool untouched = call->stream_offset >= bytes_sent;
+    const bool young = now - call->first_written <= window;
+    // A call of several commands has consumed part of its replies: it starts over only when nothing was written.
+    if (!call->settled() && (untouched || (call->repeat == Repeat::safe && young))) {
+      if (untouched && !call->resent) call->first_written = TimePoint{};
+      if (!untouched) {
+        call->resent = true;
+        ++resent;
+      }
+      again.push(call);
+    } else {
+      pending_bytes_ -= call->request_size;
+      lost.push(call);
+    }
+  }
+  waiting_.prepend(std::move(again));
+  gathered_ = 0;
+  return resent;
+}
+
+bool Pipeline::withdraw(detail::Call& call) {
+  CallQueue found;
+  waiting_.extract([&](detail::Call& other) { return &other == &call; }, found);
+  if (found.empty()) return false;
+  pending_bytes_ -= call.request_size;
+  (void)found.pop();
+  return true;
+}
+
+void Pipeline::take_all(CallQueue& all) noexcept {
+  all.append(std::move(in_flight_));
+  all.append(std::move(waiting_));
+  pending_bytes_ = 0;
+}
+
+}  // namespace wire
+}  // namespace v1
+}  // namespace echomq

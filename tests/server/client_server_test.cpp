@@ -1,0 +1,424 @@
+// `Client` against a real server: replies in every form, pipelines, NOSCRIPT, transactions, subscriptions, loss.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "echomq/client.hpp"
+#include "echomq/task.hpp"
+#include "echomq/testing/private_server.hpp"
+#include "script/registry.hpp"
+
+namespace echomq {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::PrivateServer;
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto started = PrivateServer::start({});
+    ASSERT_TRUE(started) << started.error().message();
+    server_.emplace(*std::move(started));
+  }
+  Client open(ClientOptions options = {}) {
+    auto client = Client::open(server_->url(), std::move(options));
+    if (!client) throw std::runtime_error(client.error().message());
+    return *std::move(client);
+  }
+  static std::string text(Result<Value> value) {
+    if (!value) return "error: " + value.error().message();
+    return value->is_null() ? "(null)" : std::string(value->as_text().value_or("(not text)"));
+  }
+  static bool eventually(const std::function<bool()>& what, std::chrono::milliseconds limit = 5s) {
+    const auto until = std::chrono::steady_clock::now() + limit;
+    while (!what()) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(2ms);
+    }
+    return true;
+  }
+
+  std::optional<PrivateServer> server_;
+};
+
+TEST_F(ClientTest, AnswersInEveryForm) {
+  Client client = open();
+  EXPECT_EQ(text(client.command("SET", "k", "1").get()), "OK");
+  Reply<Value> later = client.command("GET", "k");
+  const auto in_time = later.get_for(5s);
+  ASSERT_TRUE(in_time);
+  EXPECT_EQ(text(*in_time), "1");
+
+  std::atomic<bool> called{false};
+  client.command("GET", "k").then([&](Result<Value> value) { called = text(std::move(value)) == "1"; });
+  EXPECT_TRUE(eventually([&] { return called.load(); }));
+
+  const auto awaiting = [](const Client& on) -> Task<std::string> {
+    const Result<Value> set = co_await on.command("SET", "k", "2");
+    if (!set) co_return "no";
+    co_return text(co_await on.command("GET", "k"));
+  };
+  EXPECT_EQ(awaiting(client).get(), "2");
+}
+
+TEST_F(ClientTest, ALoopOfCallsIsOnePipelineInOrder) {
+  Client client = open();
+  std::vector<Reply<Value>> replies;
+  for (int i = 1; i <= 10000; ++i) replies.push_back(client.command("INCR", "n"));
+  for (int i = 1; i <= 10000; ++i) {
+    const auto value = replies[static_cast<std::size_t>(i - 1)].get();
+    ASSERT_TRUE(value) << value.error().message();
+    ASSERT_EQ(value->as_integer(), i);
+  }
+  EXPECT_LT(client.stats().writes, 5000U);
+}
+
+TEST_F(ClientTest, ManyThreadsShareOneConnection) {
+  Client client = open();
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 500; ++i) {
+        const std::string value = std::to_string(t * 1000 + i);
+        if (text(client.command("ECHO", value).get()) == value) ++good;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 4000);
+  EXPECT_EQ(client.stats().connections, 1U);
+}
+
+TEST_F(ClientTest, ServerErrorsAreErrorsAndKeepTheirPlaces) {
+  Client client = open();
+  const auto wrong = client.command("NOSUCHCOMMAND").get();
+  ASSERT_FALSE(wrong);
+  EXPECT_TRUE(wrong.error().is(Errc::server_error));
+
+  const std::array<std::string_view, 3> set = {"SET", "s", "x"};
+  const std::array<std::string_view, 2> incr = {"INCR", "s"};
+  const std::array<std::string_view, 2> get = {"GET", "s"};
+  const std::array<CommandParts, 3> commands = {set, incr, get};
+  const auto answers = client.pipeline(commands).get();
+  ASSERT_TRUE(answers) << answers.error().message();
+  ASSERT_EQ(answers->size(), 3U);
+  EXPECT_EQ((*answers)[0].as_text(), "OK");
+  EXPECT_TRUE((*answers)[1].is_error());
+  EXPECT_EQ((*answers)[2].as_text(), "x");
+  EXPECT_TRUE(client.pipeline({}).get().error().is(Errc::empty_pipeline));
+}
+
+TEST_F(ClientTest, TransactionsGiveWhatExecGives) {
+  Client client = open();
+  const std::array<std::string_view, 3> set = {"SET", "k", "1"};
+  const std::array<std::string_view, 2> incr = {"INCR", "k"};
+  const std::array<CommandParts, 2> commands = {set, incr};
+  const auto answers = client.transaction(commands).get();
+  ASSERT_TRUE(answers) << answers.error().message();
+  EXPECT_EQ((*answers)[1].as_integer(), 2);
+
+  const std::array<std::string_view, 1> broken = {"SET"};
+  const std::array<CommandParts, 2> aborted = {set, broken};
+  const auto refused = client.transaction(aborted).get();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().text.find("EXECABORT"), std::string::npos);
+  EXPECT_NE(refused.error().text.find("wrong number"), std::string::npos);
+}
+
+// CASES 25: an empty script cache is repaired in single calls, pipelines and transactions; one load a flush.
+TEST_F(ClientTest, NoscriptIsRepairedInPlace) {
+  Client client = open();
+  const std::array<std::string_view, 1> keys = {"emq:{q}:meta"};
+  const auto calls = [&](int count) {
+    std::vector<Reply<Value>> replies;
+    for (int i = 0; i < count; ++i) {
+      replies.push_back(client.eval("queue_pause", keys, {}));
+      replies.push_back(client.command("ECHO", std::to_string(i)));
+    }
+    for (int i = 0; i < count; ++i) {
+      const auto paused = replies[static_cast<std::size_t>(2 * i)].get();
+      ASSERT_TRUE(paused) << paused.error().message();
+      ASSERT_EQ(paused->as_integer(), 1);
+      ASSERT_EQ(text(replies[static_cast<std::size_t>(2 * i + 1)].get()), std::to_string(i));
+    }
+  };
+  const std::uint64_t before = client.stats().script_loads;
+  calls(300);
+  EXPECT_EQ(client.stats().script_loads, before + 1);
+  ASSERT_TRUE(client.command("SCRIPT", "FLUSH").get());
+  calls(300);
+  EXPECT_EQ(client.stats().script_loads, before + 2);
+
+  ASSERT_TRUE(client.command("SCRIPT", "FLUSH").get());
+  const std::string_view sha = script::find_script("queue_pause")->sha1;
+  const std::array<std::string_view, 3> set = {"SET", "k", "v"};
+  const std::array<std::string_view, 4> eval = {"EVALSHA", sha, "1", "emq:{q}:meta"};
+  const std::array<std::string_view, 2> get = {"GET", "k"};
+  const std::array<CommandParts, 3> commands = {set, eval, get};
+  const auto answers = client.transaction(commands).get();
+  ASSERT_TRUE(answers) << answers.error().message();
+  ASSERT_EQ(answers->size(), 3U);
+  EXPECT_EQ((*answers)[0].as_text(), "OK");
+  EXPECT_EQ((*answers)[1].as_integer(), 1);
+  EXPECT_EQ((*answers)[2].as_text(), "v");
+
+  ASSERT_TRUE(client.command("SCRIPT", "FLUSH").get());
+  const auto piped = client.pipeline(commands).get();
+  ASSERT_TRUE(piped) << piped.error().message();
+  EXPECT_EQ((*piped)[1].as_integer(), 1);
+}
+
+TEST_F(ClientTest, SubscriptionsAreConfirmedRestoredAndGapsReported) {
+  Client client = open();
+  ClientOptions quick;
+  quick.backoff_initial = 20ms;
+  quick.backoff_max = 50ms;
+  Client listener = open(quick);
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  std::atomic<int> gaps{0};
+  SubscriptionHandlers handlers;
+  handlers.on_message = [&](std::string_view, std::string_view payload) {
+    const std::lock_guard lock(mutex);
+    messages.emplace_back(payload);
+  };
+  handlers.on_gap = [&] { ++gaps; };
+  auto subscribed = listener.subscribe("emq:{q}:chan", handlers).get();
+  ASSERT_TRUE(subscribed) << subscribed.error().message();
+  EXPECT_TRUE(subscribed->live());
+  EXPECT_EQ(client.command("PUBLISH", "emq:{q}:chan", "before").get()->as_integer(), 1);
+  const auto has = [&](const char* what) {
+    return eventually([&] {
+      const std::lock_guard lock(mutex);
+      return std::find(messages.begin(), messages.end(), what) != messages.end();
+    });
+  };
+  EXPECT_TRUE(has("before"));
+
+  const std::string id = std::to_string(subscribed->connection_id());
+  ASSERT_TRUE(client.command("CLIENT", "KILL", "ID", id).get());
+  EXPECT_TRUE(eventually([&] { return gaps == 1 && subscribed->live(); }));
+  EXPECT_EQ(client.command("PUBLISH", "emq:{q}:chan", "after").get()->as_integer(), 1);
+  EXPECT_TRUE(has("after"));
+
+  subscribed->cancel();
+  EXPECT_TRUE(eventually(
+      [&] { return client.command("PUBLISH", "emq:{q}:chan", "gone").get()->as_integer() == 0; }));
+}
+
+TEST_F(ClientTest, ReconnectsAndSendsWhatWasNotWritten) {
+  ClientOptions quick;
+  quick.backoff_initial = 10ms;
+  quick.node_lease = NodeLease::never;
+  Client client = open(quick);
+  ASSERT_TRUE(client.command("SET", "k", "v").get());
+  server_->kill();
+  EXPECT_TRUE(eventually([&] { return client.stats().connections == 0; }));
+  Reply<Value> waiting = client.command("PING");
+  EXPECT_FALSE(waiting.get_for(50ms));
+  ASSERT_TRUE(server_->restart());
+  EXPECT_EQ(text(waiting.get()), "PONG");
+  EXPECT_GE(client.stats().reconnects, 1U);
+}
+
+TEST_F(ClientTest, ADeadlineEndsACallAndItsLateReplyIsDrained) {
+  ClientOptions options;
+  options.deadline = 200ms;
+  options.heartbeat = 10s;
+  options.node_lease = NodeLease::never;
+  Client client = open(options);
+  server_->pause();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto late = client.command("PING").get();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  ASSERT_FALSE(late);
+  EXPECT_TRUE(late.error().is(Errc::outcome_unknown)) << late.error().message();
+  server_->resume();
+  EXPECT_EQ(text(client.command("ECHO", "mine").get()), "mine");
+}
+
+TEST_F(ClientTest, ADeadServerIsUnreachableAtTheDeadline) {
+  ClientOptions options;
+  options.deadline = 300ms;
+  options.node_lease = NodeLease::never;
+  Client client = open(options);
+  server_->kill();
+  EXPECT_TRUE(eventually([&] { return client.stats().connections == 0; }));
+  const auto answer = client.command("PING").get();
+  ASSERT_FALSE(answer);
+  EXPECT_TRUE(answer.error().is(Errc::unreachable)) << answer.error().message();
+  const auto opened = Client::open(server_->url());
+  ASSERT_FALSE(opened);
+  EXPECT_TRUE(opened.error().is(Errc::unreachable)) << opened.error().message();
+}
+
+TEST_F(ClientTest, TheHeartbeatNoticesAServerThatIsSilent) {
+  ClientOptions options;
+  options.heartbeat = 200ms;
+  options.node_lease = NodeLease::never;
+  Client client = open(options);
+  server_->pause();
+  EXPECT_TRUE(eventually([&] { return client.stats().connections == 0; }, 3s));
+  server_->resume();
+  EXPECT_EQ(text(client.command("PING").get()), "PONG");
+}
+
+TEST_F(ClientTest, AtTheBoundItRefusesOrBlocks) {
+  ClientOptions refuse;
+  refuse.max_in_flight = 8;
+  refuse.overflow = Overflow::refuse;
+  refuse.heartbeat = 30s;
+  refuse.node_lease = NodeLease::never;
+  Client refusing = open(refuse);
+  ClientOptions block = refuse;
+  block.overflow = Overflow::block;
+  Client blocking = open(block);
+  server_->pause();
+  std::vector<Reply<Value>> replies;
+  for (int i = 0; i < 9; ++i) replies.push_back(refusing.command("PING"));
+  EXPECT_TRUE(replies[8].ready());
+  EXPECT_TRUE(replies[8].get().error().is(Errc::overloaded));
+  Reply<void> room = refusing.ready();
+  EXPECT_FALSE(room.ready());
+
+  std::atomic<int> sent{0};
+  std::thread producer([&] {
+    std::vector<Reply<Value>> mine;
+    for (int i = 0; i < 20; ++i) {
+      mine.push_back(blocking.command("PING"));
+      ++sent;
+    }
+    for (auto& reply : mine) EXPECT_EQ(text(reply.get()), "PONG");
+  });
+  std::this_thread::sleep_for(100ms);
+  EXPECT_LE(sent, 9);
+  server_->resume();
+  producer.join();
+  EXPECT_TRUE(room.get());
+}
+
+TEST_F(ClientTest, BlockingOnALibraryThreadIsRefused) {
+  Client client = open();
+  std::atomic<int> code{0};
+  client.command("PING").then([&](Result<Value>) {
+    auto inner = client.command("PING").get();
+    code = inner ? 1 : inner.error().code.value();
+  });
+  EXPECT_TRUE(eventually([&] { return code != 0; }));
+  EXPECT_EQ(code, static_cast<int>(Errc::would_deadlock));
+}
+
+TEST_F(ClientTest, CallsAfterCloseAndInFlightAtCloseEnd) {
+  auto client = std::make_unique<Client>(open());
+  server_->pause();
+  Reply<Value> in_flight = client->command("PING");
+  client->close();
+  const auto ended = in_flight.get();
+  ASSERT_FALSE(ended);
+  EXPECT_TRUE(ended.error().is(Errc::outcome_unknown) || ended.error().is(Errc::client_closed));
+  EXPECT_TRUE(client->command("PING").get().error().is(Errc::client_closed));
+  EXPECT_TRUE(client->mint_job().error().is(Errc::client_closed));
+  client.reset();
+  server_->resume();
+}
+
+TEST_F(ClientTest, TheDestructorIsLegalInACallback) {
+  auto client = std::make_shared<std::optional<Client>>(open());
+  std::atomic<bool> done{false};
+  (*client)->command("PING").then([client, &done](Result<Value>) {
+    client->reset();
+    done = true;
+  });
+  EXPECT_TRUE(eventually([&] { return done.load(); }));
+}
+
+TEST_F(ClientTest, AForkedChildIsToldSo) {
+  Client client = open();
+  ASSERT_TRUE(client.command("PING").get());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto answer = client.command("PING").get();
+    const bool told = !answer && answer.error().is(Errc::forked) && client.mint_job().error().is(Errc::forked);
+    ::_exit(told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(client.command("PING").get());
+}
+
+TEST_F(ClientTest, CancelWithdrawsWhatIsNotWritten) {
+  ClientOptions options;
+  options.backoff_initial = 2s;
+  options.node_lease = NodeLease::never;
+  Client client = open(options);
+  server_->kill();
+  EXPECT_TRUE(eventually([&] { return client.stats().connections == 0; }));
+  Reply<Value> waiting = client.command("PING");
+  waiting.cancel();
+  EXPECT_TRUE(waiting.get().error().is(Errc::cancelled));
+}
+
+TEST_F(ClientTest, TheFenceRefusesAnotherWireVersion) {
+  Client client = open();
+  ASSERT_TRUE(client.command("SET", "{emq}:version", "echomq:2.4.2").get());
+  const auto refused = Client::open(server_->url());
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(Errc::version_mismatch)) << refused.error().message();
+  EXPECT_NE(refused.error().text.find("echomq:2.4.2"), std::string::npos);
+  ClientOptions lenient;
+  lenient.accepted_versions = {"echomq:3.0.0", "echomq:2.4.2"};
+  EXPECT_TRUE(Client::open(server_->url(), lenient));
+}
+
+TEST_F(ClientTest, NodeIdsAreLeasedOnePerClient) {
+  Client first = open();
+  Client second = open();
+  ASSERT_TRUE(first.node_id());
+  ASSERT_TRUE(second.node_id());
+  EXPECT_NE(first.node_id(), second.node_id());
+  ClientOptions same;
+  same.node_id = first.node_id();
+  const auto held = Client::open(server_->url(), same);
+  ASSERT_FALSE(held);
+  EXPECT_TRUE(held.error().is(Errc::node_held)) << held.error().message();
+  const auto id = first.mint_job();
+  ASSERT_TRUE(id);
+  EXPECT_EQ(id->node(), *first.node_id());
+
+  ClientOptions none;
+  none.node_lease = NodeLease::never;
+  Client silent = open(none);
+  EXPECT_TRUE(silent.mint_job().error().is(Errc::node_lease_lost));
+}
+
+TEST_F(ClientTest, ManyReadyAwaitsNeedNoStack) {
+  Client client = open();
+  client.close();
+  const auto awaiting = [](const Client& on) -> Task<int> {
+    int failed = 0;
+    for (int i = 0; i < 1000000; ++i) {
+      if (!co_await on.command("PING")) ++failed;
+    }
+    co_return failed;
+  };
+  EXPECT_EQ(awaiting(client).get(), 1000000);
+}
+
+}  // namespace
+}  // namespace echomq

@@ -1,0 +1,151 @@
+// The pipeline without I/O: order, loss at every byte, deadlines, withdrawal.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wire/pipeline.hpp"
+#include "wire/request.hpp"
+
+namespace echomq {
+namespace {
+
+using namespace std::chrono_literals;
+
+auto decode_nothing = [](const wire::Answer&) -> Result<void> { return {}; };
+using TestCall = wire::BoundCall<void, decltype(decode_nothing), true>;
+
+struct Fixture : ::testing::Test {
+  wire::Pipeline pipeline;
+  std::vector<detail::CallPointer<detail::Call>> kept;
+
+  detail::Call* add(std::string_view name, Repeat repeat = Repeat::unsafe) {
+    const std::array<std::string_view, 1> parts = {name};
+    detail::Call* call = TestCall::make(parts, decode_nothing);
+    call->repeat = repeat;
+    call->retain();
+    kept.emplace_back(call);
+    pipeline.enqueue(call);
+    return call;
+  }
+  std::string gather(std::size_t limit = 1 << 20) {
+    std::string out;
+    wire::CallQueue dropped;
+    (void)pipeline.gather(out, limit, detail::Clock::now(), dropped);
+    return out;
+  }
+};
+
+using PipelineTest = Fixture;
+
+TEST_F(PipelineTest, WritesAndAnswersInOrder) {
+  detail::Call* a = add("A");
+  detail::Call* b = add("B");
+  EXPECT_EQ(gather(), "*1\r\n$1\r\nA\r\n*1\r\n$1\r\nB\r\n");
+  bool last = false;
+  detail::Call* first = pipeline.next_in_flight(last);
+  EXPECT_EQ(first, a);
+  EXPECT_TRUE(last);
+  first->release();
+  detail::Call* second = pipeline.next_in_flight(last);
+  EXPECT_EQ(second, b);
+  second->release();
+  EXPECT_EQ(pipeline.next_in_flight(last), nullptr);
+  EXPECT_EQ(pipeline.pending_bytes(), 0U);
+}
+
+TEST_F(PipelineTest, ACallOfSeveralRepliesStaysUntilItsLast) {
+  detail::Call* call = add("MULTI");
+  call->replies = 3;
+  (void)gather();
+  bool last = true;
+  EXPECT_EQ(pipeline.next_in_flight(last), call);
+  EXPECT_FALSE(last);
+  EXPECT_EQ(pipeline.next_in_flight(last), call);
+  EXPECT_FALSE(last);
+  EXPECT_EQ(pipeline.next_in_flight(last), call);
+  EXPECT_TRUE(last);
+  call->release();
+}
+
+// A lost connection at every byte: what had no byte written waits again, what had one is repeated only if that is safe.
+TEST_F(PipelineTest, LossAtEveryByte) {
+  for (std::uint64_t sent = 0; sent <= 33; ++sent) {
+    wire::Pipeline fresh;
+    std::swap(pipeline, fresh);
+    detail::Call* unsafe_call = add("A");
+    detail::Call* safe_call = add("B", Repeat::safe);
+    detail::Call* third = add("C");
+    ASSERT_EQ(gather().size(), 33U);
+    wire::CallQueue lost;
+    const std::size_t resent = pipeline.connection_lost(sent, detail::Clock::now(), 1s, lost);
+    EXPECT_EQ(unsafe_call->resent, false);
+    EXPECT_EQ(lost.size(), (sent > 0 ? 1U : 0U) + (sent > 22 ? 1U : 0U)) << sent;
+    EXPECT_EQ(safe_call->resent, sent > 11) << sent;
+    EXPECT_EQ(resent, sent > 11 ? 1U : 0U) << sent;
+    EXPECT_FALSE(third->resent);
+    const std::string again = gather();
+    EXPECT_EQ(again.find("\nA\r") != std::string::npos, sent == 0) << sent;
+    EXPECT_NE(again.find("\nB\r"), std::string::npos) << sent;
+    EXPECT_EQ(again.find("\nC\r") != std::string::npos, sent <= 22) << sent;
+  }
+}
+
+TEST_F(PipelineTest, ASafeCallIsNotRepeatedPastTheWindow) {
+  detail::Call* call = add("B", Repeat::safe);
+  (void)gather();
+  wire::CallQueue lost;
+  (void)pipeline.connection_lost(11, detail::Clock::now() + 2s, 1s, lost);
+  EXPECT_EQ(lost.front(), call);
+  EXPECT_FALSE(pipeline.has_waiting());
+}
+
+TEST_F(PipelineTest, SettledCallsAreNotWritten) {
+  detail::Call* call = add("A");
+  (void)add("B");
+  ASSERT_TRUE(call->win());
+  EXPECT_EQ(gather(), "*1\r\n$1\r\nB\r\n");
+  EXPECT_EQ(pipeline.in_flight(), 1U);
+}
+
+TEST_F(PipelineTest, DeadlinesTakeWaitingCallsAndLeaveWrittenOnesTheirPlace) {
+  const auto now = detail::Clock::now();
+  detail::Call* written = add("A");
+  written->deadline = now;
+  (void)gather();
+  detail::Call* waiting = add("B");
+  waiting->deadline = now;
+  add("C")->deadline = now + 5s;
+  wire::CallQueue late;
+  std::vector<detail::Call*> late_in_flight;
+  EXPECT_EQ(pipeline.expire(now, late, [&](detail::Call& call) { late_in_flight.push_back(&call); }), now + 5s);
+  EXPECT_EQ(late.front(), waiting);
+  EXPECT_EQ(late_in_flight, std::vector<detail::Call*>{written});
+  EXPECT_EQ(pipeline.in_flight(), 1U);
+}
+
+TEST_F(PipelineTest, OnlyWaitingCallsCanBeWithdrawn) {
+  detail::Call* written = add("A");
+  (void)gather();
+  detail::Call* waiting = add("B");
+  EXPECT_FALSE(pipeline.withdraw(*written));
+  EXPECT_TRUE(pipeline.withdraw(*waiting));
+  waiting->release();
+  EXPECT_FALSE(pipeline.has_waiting());
+}
+
+TEST_F(PipelineTest, WhatIsSentAgainGoesFirst) {
+  (void)add("C");
+  wire::CallQueue again;
+  const std::array<std::string_view, 1> a = {"A"};
+  const std::array<std::string_view, 1> b = {"B"};
+  again.push(TestCall::make(a, decode_nothing));
+  again.push(TestCall::make(b, decode_nothing));
+  pipeline.enqueue_first(std::move(again));
+  EXPECT_EQ(gather(), "*1\r\n$1\r\nA\r\n*1\r\n$1\r\nB\r\n*1\r\n$1\r\nC\r\n");
+}
+
+}  // namespace
+}  // namespace echomq
