@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- queue_resume: ends queue_pause and wakes parked workers.
+-- KEYS[1] meta
+-- ARGV: none
+-- Replies: 1.
+local meta = KEYS[1]
+local p = string.sub(meta, 1, -5)
+
+redis.call('HDEL', meta, 'paused')
+local made = 64
+-- [flat_wake]
+-- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+local parked = redis.call('ZCARD', p .. 'parked')
+if parked > 0 then
+  local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+  if lacking > 0 then
+    local hints = {}
+    for i = 1, lacking do hints[i] = '1' end
+    redis.call('LPUSH', p .. 'wake', unpack(hints))
+    redis.call('LTRIM', p .. 'wake', 0, 63)
+  end
+end
+-- [end]
+return 1

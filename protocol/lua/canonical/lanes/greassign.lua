@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+-- greassign: moves a waiting job to another lane, where it keeps its place by age.
+-- KEYS[1] row of the job      KEYS[2] destination lane   KEYS[3] ring    KEYS[4] paused          KEYS[5] glimit
+-- KEYS[6] gactive             KEYS[7] wake
+-- ARGV[1] job id              ARGV[2] destination group  ARGV[3] base emq:{q}:
+-- Replies: 1 moved; 0 it waits in that lane already; -1 no such job, or a flat one; -2 it does not wait in a lane (active,
+--   scheduled, dead).
+local row, destination = KEYS[1], KEYS[2]
+local id, g, p = ARGV[1], ARGV[2], ARGV[3]
+
+local source = redis.call('HGET', row, 'group')
+if not source then return -1 end
+local lane = p .. 'g:' .. source .. ':pending'
+if source == g then return redis.call('ZSCORE', lane, id) and 0 or -2 end
+if redis.call('ZREM', lane, id) == 0 then return -2 end
+local act, freed, waiting = nil, 0, redis.call('ZCARD', destination) > 0
+redis.call('ZADD', destination, 0, id)
+redis.call('HSET', row, 'group', g)
+-- [ring_return]
+-- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+-- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+-- ceiling is on it by the ring's invariant.
+if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+  local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+  local below, expected = true, waiting
+  if ceiling then
+    act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+    below = act < ceiling
+    expected = waiting and act + freed < ceiling
+  end
+  if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+    redis.call('RPUSH', p .. 'ring', g)
+    redis.call('LPUSH', p .. 'wake', '1')
+    redis.call('LTRIM', p .. 'wake', 0, 63)
+  end
+end
+-- [end]
+if redis.call('ZCARD', lane) == 0 then redis.call('LREM', p .. 'ring', 0, source) end
+return 1

@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- claim: leases the oldest flat job. The fencing token is the attempts value after the claim. A paused queue answers empty; a
+-- member without a row, or one that is leased, scheduled or dead by its row and by that set, is dropped and the next one taken.
+-- KEYS[1] pending             KEYS[2] active
+-- ARGV[1] row prefix emq:{q}:job:
+-- ARGV[2] lease in ms
+-- Replies: [id, payload or null, token]; empty array: nothing to claim.
+-- Refusals: ERR lease must be a positive number of ms
+local pending, active = KEYS[1], KEYS[2]
+local lease = tonumber(ARGV[2])
+if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
+
+local p = string.sub(pending, 1, -8)
+if redis.call('HGET', p .. 'meta', 'paused') then return {} end
+
+for _ = 1, 1000 do
+  local id = redis.call('ZPOPMIN', pending)[1]
+  if not id then return {} end
+  local row = ARGV[1] .. id
+  local fields = redis.call('HMGET', row, 'attempts', 'payload', 'state', 'group')
+  local state, g = fields[3], fields[4]
+  local exists = fields[1] or fields[2] or state
+  local misplaced = false
+  if state ~= 'pending' then
+    -- [elsewhere]
+    -- Expects p, id, state and g; sets misplaced: the job is in the set that its row's state names, so this
+    -- membership is a leftover.
+    local home = state == 'active' and 'active' or state == 'scheduled' and 'schedule' or state == 'dead' and 'dead'
+        or state == 'pending' and (g and 'g:' .. g .. ':pending' or 'pending')
+    misplaced = home and redis.call('ZSCORE', p .. home, id)
+    -- [end]
+  end
+  if exists and not misplaced then
+    local token = math.floor(tonumber(fields[1]) or 0) + 1
+    -- [clock]
+    local clock = redis.call('TIME')
+    local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    -- [end]
+    redis.call('HSET', row, 'state', 'active', 'attempts', token)
+    redis.call('ZADD', active, now + lease, id)
+    if g then redis.pcall('HINCRBY', p .. 'gactive', g, 1) end   -- every settle of a row with a group lowers it
+    return {id, fields[2], token}
+  end
+end
+return {}

@@ -1,0 +1,120 @@
+#!lua flags=allow-oom
+-- remove_job: deletes a job in any state, unless a worker has marked it as locked. Its lane, ring and in-flight count follow; the
+-- parent of a removed flow child is told as if the child had died with the error `removed`.
+-- KEYS[1] row of the job      KEYS[2] pending        KEYS[3] active      KEYS[4] schedule        KEYS[5] dead
+-- KEYS[6] de:<dedup id>; not touched without a dedup id
+-- ARGV[1] job id              ARGV[2] dedup id or empty
+-- Replies: 1 removed; -1 no such job.
+-- Refusals: EMQLOCK job is locked
+local row, pending, active, schedule, dead, dedup = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local id = ARGV[1]
+local p = string.sub(pending, 1, -8)
+
+if redis.call('EXISTS', row) == 0 then return -1 end
+local fields = redis.call('HMGET', row, 'lock', 'state', 'group', 'parent', 'parent_queue', 'parent_policy')
+if fields[1] or redis.call('EXISTS', row .. ':lock') == 1 then return redis.error_reply('EMQLOCK job is locked') end
+local state, g, parent, parent_queue = fields[2], fields[3], fields[4], fields[5]
+
+redis.call('ZREM', pending, id)
+local was_active = redis.call('ZREM', active, id) == 1
+redis.call('ZREM', schedule, id)
+local was_dead = redis.call('ZREM', dead, id) == 1
+if g then
+  local lane = p .. 'g:' .. g .. ':pending'
+  local was_waiting = redis.call('ZREM', lane, id) == 1
+  local waiting = redis.call('ZCARD', lane) > 0
+  if was_waiting and not waiting then redis.call('LREM', p .. 'ring', 0, g) end
+  if was_active then
+    local freed = 1
+    -- [free_slots]
+    -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+    local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+    if type(act) ~= 'number' or act <= 0 then
+      redis.call('HDEL', p .. 'gactive', g)
+      act = 0
+    end
+    -- [end]
+    if waiting then
+      -- [ring_return]
+      -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+      -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+      -- ceiling is on it by the ring's invariant.
+      if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+        local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+        local below, expected = true, waiting
+        if ceiling then
+          act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+          below = act < ceiling
+          expected = waiting and act + freed < ceiling
+        end
+        if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+          redis.call('RPUSH', p .. 'ring', g)
+          redis.call('LPUSH', p .. 'wake', '1')
+          redis.call('LTRIM', p .. 'wake', 0, 63)
+        end
+      end
+      -- [end]
+    end
+  end
+end
+if (ARGV[2] or '') ~= '' and redis.call('GET', dedup) == id then redis.call('DEL', dedup) end
+redis.call('DEL', row, row .. ':logs')
+
+if parent and state ~= 'dead' and not was_dead then
+  local policy, reason, made = fields[6] == 'id' and 'id' or 'fp', 'removed', 0
+  -- [parent_death]
+  -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+  -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
+  -- that this call has moved to dead.
+  local own_queue = string.sub(p, 6, -3)
+  if parent_queue and parent_queue ~= '' and parent_queue ~= own_queue then
+    redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. policy
+      .. '\0' .. reason)
+  else
+    local parent_row = p .. 'job:' .. parent
+    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy')
+    local parent_state = up[1]
+    if parent_state and policy == 'id' then
+      if redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1
+          and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
+        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- parent that still waits.
+        local left = redis.pcall('DECR', parent_row .. ':dependencies')
+        if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+          redis.call('HSET', parent_row, 'state', 'pending')
+          redis.call('ZADD', p .. 'pending', 0, parent)
+          made = made + 1
+        end
+      end
+    elseif parent_state then
+      redis.call('HSET', parent_row .. ':failed', id, reason)
+      if parent_state ~= 'dead' then
+        redis.call('HSET', parent_row, 'state', 'dead')
+        redis.call('ZADD', p .. 'dead', 0, parent)
+        local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule' or 'pending'
+        redis.call('ZREM', p .. left_set, parent)
+        if up[2] then
+          redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. (up[3] or own_queue) .. '\0' .. up[2] .. '\0' .. parent
+            .. '\0' .. (up[4] == 'id' and 'id' or 'fp') .. '\0' .. reason)
+        end
+      end
+    end
+  end
+  -- [end]
+  if made > 0 then
+    -- [flat_wake]
+    -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+    local parked = redis.call('ZCARD', p .. 'parked')
+    if parked > 0 then
+      local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+      if lacking > 0 then
+        local hints = {}
+        for i = 1, lacking do hints[i] = '1' end
+        redis.call('LPUSH', p .. 'wake', unpack(hints))
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+    end
+    -- [end]
+  end
+end
+return 1

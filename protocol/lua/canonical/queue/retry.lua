@@ -1,0 +1,162 @@
+#!lua flags=allow-oom
+-- retry: ends a failed run: back to schedule, or to dead when the attempts are used up; then a flow parent is told. Lost leases
+-- and hand-backs (row fields stalled, handbacks) are no attempts here. A job that this token has already settled, so that it is
+-- scheduled or dead, answers that again and nothing changes.
+-- KEYS[1] active              KEYS[2] schedule       KEYS[3] dead        KEYS[4] row of the job
+-- KEYS[5..] the parent's :failed, :unsuccessful, :dependencies and row, or the queue's flow:outbox: may be passed, are derived
+-- ARGV[1] job id              ARGV[2] token          ARGV[3] delay in ms
+-- ARGV[4] max attempts        ARGV[5] error text     ARGV[6] base emq:{q}:
+-- ARGV[7] `sq:fp`, `sq:id` with ARGV[8] parent id, or `xq:fp`, `xq:id` with ARGV[8] parent queue and ARGV[9] parent id;
+--         absent or empty: the link is read from the row
+-- Replies: `scheduled` or `dead`.
+-- Refusals: EMQSTALE job gone; EMQSTALE retry token mismatch; ERR delay and max attempts must be numbers
+local schedule, dead, row = KEYS[2], KEYS[3], KEYS[4]
+local id, token, reason, p = ARGV[1], ARGV[2], ARGV[5], ARGV[6]
+
+local delay, allowed = tonumber(ARGV[3]), tonumber(ARGV[4])
+if not delay or delay ~= delay or not allowed then
+  return redis.error_reply('ERR delay and max attempts must be numbers')
+end
+local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'handbacks', 'stalled', 'parent', 'parent_queue',
+  'parent_policy')
+if not fields[1] then return redis.error_reply('EMQSTALE job gone') end
+if fields[1] ~= token or token == '0' then return redis.error_reply('EMQSTALE retry token mismatch') end
+local state, g = fields[2], fields[3]
+local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[4]) or 0) - (tonumber(fields[5]) or 0)
+
+-- [withdraw]
+-- Expects p, id and g. Takes the job out of active, or, when its lease has lapsed, out of where it waits for the next claim.
+local active = redis.call('ZREM', p .. 'active', id) == 1
+local withdrawn = active
+if g then
+  if active then
+    local freed = 1
+    -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+    local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+    if type(act) ~= 'number' or act <= 0 then
+      redis.call('HDEL', p .. 'gactive', g)
+      act = 0
+    end
+    local waiting = redis.call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+    if waiting then
+      -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+      -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+      -- ceiling is on it by the ring's invariant.
+      if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+        local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+        local below, expected = true, waiting
+        if ceiling then
+          act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+          below = act < ceiling
+          expected = waiting and act + freed < ceiling
+        end
+        if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+          redis.call('RPUSH', p .. 'ring', g)
+          redis.call('LPUSH', p .. 'wake', '1')
+          redis.call('LTRIM', p .. 'wake', 0, 63)
+        end
+      end
+    end
+  else
+    withdrawn = redis.call('ZREM', p .. 'g:' .. g .. ':pending', id) == 1
+    if withdrawn and redis.call('ZCARD', p .. 'g:' .. g .. ':pending') == 0 then
+      redis.call('LREM', p .. 'ring', 0, g)
+    end
+  end
+end
+if not withdrawn then withdrawn = redis.call('ZREM', p .. 'pending', id) == 1 end
+-- [end]
+
+if not withdrawn and (state == 'scheduled' or state == 'dead') then return state end
+
+if failed < allowed then
+  -- [clock]
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  -- [end]
+  redis.call('HSET', row, 'last_error', reason, 'state', 'scheduled')
+  redis.call('ZADD', schedule, now + delay, id)
+  -- [due_wake]
+  -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
+  local parked = redis.call('ZCARD', p .. 'parked')
+  if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
+      and redis.call('LLEN', p .. 'wake') < parked then
+    redis.call('LPUSH', p .. 'wake', '1')
+    redis.call('LTRIM', p .. 'wake', 0, 63)
+  end
+  -- [end]
+  return 'scheduled'
+end
+
+redis.call('HSET', row, 'last_error', reason, 'state', 'dead')
+redis.call('ZADD', dead, 0, id)
+redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', 1)
+
+local parent, parent_queue, policy = fields[6], fields[7], fields[8]
+if ARGV[7] and ARGV[7] ~= '' then
+  policy = string.sub(ARGV[7], 4)
+  if string.sub(ARGV[7], 1, 2) == 'xq' then
+    parent, parent_queue = ARGV[9], ARGV[8]
+  else
+    parent, parent_queue = ARGV[8], false
+  end
+end
+if policy ~= 'id' then policy = 'fp' end
+if parent then
+  local made = 0
+  -- [parent_death]
+  -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+  -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
+  -- that this call has moved to dead.
+  local own_queue = string.sub(p, 6, -3)
+  if parent_queue and parent_queue ~= '' and parent_queue ~= own_queue then
+    redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. policy
+      .. '\0' .. reason)
+  else
+    local parent_row = p .. 'job:' .. parent
+    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy')
+    local parent_state = up[1]
+    if parent_state and policy == 'id' then
+      if redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1
+          and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
+        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- parent that still waits.
+        local left = redis.pcall('DECR', parent_row .. ':dependencies')
+        if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+          redis.call('HSET', parent_row, 'state', 'pending')
+          redis.call('ZADD', p .. 'pending', 0, parent)
+          made = made + 1
+        end
+      end
+    elseif parent_state then
+      redis.call('HSET', parent_row .. ':failed', id, reason)
+      if parent_state ~= 'dead' then
+        redis.call('HSET', parent_row, 'state', 'dead')
+        redis.call('ZADD', p .. 'dead', 0, parent)
+        local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule' or 'pending'
+        redis.call('ZREM', p .. left_set, parent)
+        if up[2] then
+          redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. (up[3] or own_queue) .. '\0' .. up[2] .. '\0' .. parent
+            .. '\0' .. (up[4] == 'id' and 'id' or 'fp') .. '\0' .. reason)
+        end
+      end
+    end
+  end
+  -- [end]
+  if made > 0 then
+    -- [flat_wake]
+    -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+    local parked = redis.call('ZCARD', p .. 'parked')
+    if parked > 0 then
+      local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+      if lacking > 0 then
+        local hints = {}
+        for i = 1, lacking do hints[i] = '1' end
+        redis.call('LPUSH', p .. 'wake', unpack(hints))
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+    end
+    -- [end]
+  end
+end
+return 'dead'

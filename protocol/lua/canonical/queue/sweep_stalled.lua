@@ -1,0 +1,169 @@
+#!lua flags=allow-oom
+-- sweep_stalled: like reap, but counts the lost lease in the row (field stalled); a job that has lost max_stalled of them is dead
+-- with last_error `stalled`, and its flow parent is told.
+-- KEYS[1] active              KEYS[2] pending        KEYS[3] dead
+-- ARGV[1] base emq:{q}:       ARGV[2] max_stalled    ARGV[3] limit; absent: 1000
+-- Replies: [[recovered ids], [dead ids]]. Members that reap would drop are dropped here too.
+-- Refusals: ERR max_stalled must be a number; ERR limit must be a positive integer
+local active, pending, dead = KEYS[1], KEYS[2], KEYS[3]
+local p = ARGV[1]
+local max_stalled = tonumber(ARGV[2])
+local limit = tonumber(ARGV[3] or 1000)
+if not max_stalled then return redis.error_reply('ERR max_stalled must be a number') end
+if not limit or not (limit >= 1) then return redis.error_reply('ERR limit must be a positive integer') end
+
+-- [clock]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- [end]
+local lapsed = redis.call('ZRANGEBYSCORE', active, '-inf', now, 'LIMIT', 0, limit)
+if #lapsed == 0 then return {{}, {}} end
+
+-- [bites]
+local function bites(command, key, list)
+  for first = 1, #list, 1000 do
+    redis.call(command, key, unpack(list, first, math.min(first + 999, #list)))
+  end
+end
+-- [end]
+
+local made = 0
+local function tell_parent(id, parent, parent_queue, policy)
+  local reason = 'stalled'
+  -- [parent_death]
+  -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+  -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
+  -- that this call has moved to dead.
+  local own_queue = string.sub(p, 6, -3)
+  if parent_queue and parent_queue ~= '' and parent_queue ~= own_queue then
+    redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. policy
+      .. '\0' .. reason)
+  else
+    local parent_row = p .. 'job:' .. parent
+    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy')
+    local parent_state = up[1]
+    if parent_state and policy == 'id' then
+      if redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1
+          and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
+        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- parent that still waits.
+        local left = redis.pcall('DECR', parent_row .. ':dependencies')
+        if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+          redis.call('HSET', parent_row, 'state', 'pending')
+          redis.call('ZADD', p .. 'pending', 0, parent)
+          made = made + 1
+        end
+      end
+    elseif parent_state then
+      redis.call('HSET', parent_row .. ':failed', id, reason)
+      if parent_state ~= 'dead' then
+        redis.call('HSET', parent_row, 'state', 'dead')
+        redis.call('ZADD', p .. 'dead', 0, parent)
+        local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule' or 'pending'
+        redis.call('ZREM', p .. left_set, parent)
+        if up[2] then
+          redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. (up[3] or own_queue) .. '\0' .. up[2] .. '\0' .. parent
+            .. '\0' .. (up[4] == 'id' and 'id' or 'fp') .. '\0' .. reason)
+        end
+      end
+    end
+  end
+  -- [end]
+end
+
+bites('ZREM', active, lapsed)
+local flat, lanes, slots, groups = {}, {}, {}, {}
+local recovered, died = {}, {}
+for _, id in ipairs(lapsed) do
+  local row = p .. 'job:' .. id
+  local fields = redis.call('HMGET', row, 'state', 'group', 'attempts', 'payload', 'stalled', 'parent', 'parent_queue',
+    'parent_policy')
+  local state, g = fields[1], fields[2]
+  local exists = state or fields[3] or fields[4]
+  local misplaced = false
+  if state ~= 'active' then
+    -- [elsewhere]
+    -- Expects p, id, state and g; sets misplaced: the job is in the set that its row's state names, so this
+    -- membership is a leftover.
+    local home = state == 'active' and 'active' or state == 'scheduled' and 'schedule' or state == 'dead' and 'dead'
+        or state == 'pending' and (g and 'g:' .. g .. ':pending' or 'pending')
+    misplaced = home and redis.call('ZSCORE', p .. home, id)
+    -- [end]
+  end
+  if exists and not misplaced then
+    local stalled = math.floor(tonumber(fields[5]) or 0) + 1
+    if g then
+      if not lanes[g] then
+        lanes[g], slots[g] = {}, 0
+        groups[#groups + 1] = g
+      end
+      slots[g] = slots[g] + 1
+    end
+    if stalled >= max_stalled then
+      redis.call('HSET', row, 'state', 'dead', 'last_error', 'stalled', 'stalled', stalled)
+      redis.call('ZADD', dead, 0, id)
+      died[#died + 1] = id
+      if fields[6] then tell_parent(id, fields[6], fields[7], fields[8] == 'id' and 'id' or 'fp') end
+    else
+      redis.call('HSET', row, 'state', 'pending', 'stalled', stalled)
+      recovered[#recovered + 1] = id
+      local target = g and lanes[g] or flat
+      target[#target + 1] = 0
+      target[#target + 1] = id
+    end
+  end
+end
+
+bites('ZADD', pending, flat)
+for _, g in ipairs(groups) do
+  local lane = p .. 'g:' .. g .. ':pending'
+  local waiting, freed = redis.call('ZCARD', lane) > 0, slots[g]
+  bites('ZADD', lane, lanes[g])
+  -- [free_slots]
+  -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+  local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+  if type(act) ~= 'number' or act <= 0 then
+    redis.call('HDEL', p .. 'gactive', g)
+    act = 0
+  end
+  -- [end]
+  if waiting or #lanes[g] > 0 then
+    -- [ring_return]
+    -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+    -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+    -- ceiling is on it by the ring's invariant.
+    if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+      local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+      local below, expected = true, waiting
+      if ceiling then
+        act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+        below = act < ceiling
+        expected = waiting and act + freed < ceiling
+      end
+      if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+        redis.call('RPUSH', p .. 'ring', g)
+        redis.call('LPUSH', p .. 'wake', '1')
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+    end
+    -- [end]
+  end
+end
+if #died > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #died) end
+made = made + #flat / 2
+if made > 0 then
+  -- [flat_wake]
+  -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+  local parked = redis.call('ZCARD', p .. 'parked')
+  if parked > 0 then
+    local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      redis.call('LPUSH', p .. 'wake', unpack(hints))
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+end
+return {recovered, died}

@@ -1,0 +1,129 @@
+-- admit (extension): admits a batch of jobs with one target: pending, a lane, or schedule (flat or for a lane). Admission is as by
+-- enqueue, genqueue and schedule; a scheduled job of a lane has its group in the row from the start. Without allow-oom: a full
+-- server refuses the whole batch with OOM before anything is written.
+-- KEYS[1] pending             KEYS[2] schedule       KEYS[3] ring        KEYS[4] paused          KEYS[5] glimit
+-- KEYS[6] gactive             KEYS[7] wake           KEYS[8] parked
+-- ARGV[1] base emq:{q}:       ARGV[2] group or empty
+-- ARGV[3] empty: ready now; `in`: due after ARGV[4] ms by the server's clock; `at`: due at ARGV[4], Unix ms
+-- ARGV[4] value in ms, ignored when ARGV[3] is empty
+-- ARGV[5..] id, payload, id, payload...
+-- Replies: one integer a job, in order: 1 admitted; 0 duplicate (the row exists, or an earlier job of the batch has the id);
+--   -2 the id is not JOB-namespaced; -3 the row exists, but the job is in no set and waits for no children: it would never run.
+-- Refusals: ERR value of admit must be a number; ERR a payload is missing
+local p, g, mode = ARGV[1], ARGV[2], ARGV[3]
+local due
+if mode ~= '' then
+  due = tonumber(ARGV[4])
+  if not due or due ~= due then return redis.error_reply('ERR value of admit must be a number') end
+end
+if #ARGV % 2 == 1 then return redis.error_reply('ERR a payload is missing') end
+local count = #ARGV / 2 - 2
+local prefix = p .. 'job:'
+local call = redis.call
+
+local rows = {}
+for i = 1, count do rows[i] = prefix .. ARGV[3 + 2 * i] end
+local any = false
+for first = 1, count, 1000 do
+  if call('EXISTS', unpack(rows, first, math.min(first + 999, count))) > 0 then any = true end
+end
+
+local function known(id, row)
+  local fields = call('HMGET', row, 'state', 'group')
+  if fields[1] == 'awaiting_children' then return 0 end
+  for _, set in ipairs({'pending', 'active', 'schedule', 'dead'}) do
+    if call('ZSCORE', p .. set, id) then return 0 end
+  end
+  return fields[2] and call('ZSCORE', p .. 'g:' .. fields[2] .. ':pending', id) and 0 or -3
+end
+
+if mode == 'in' then
+  -- [clock]
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  -- [end]
+  due = now + due
+end
+local score = due or 0
+local state = due and 'scheduled' or 'pending'
+local verdicts, members, seen = {}, {}, {}
+local made = 0
+for i = 1, count do
+  local id, row = ARGV[3 + 2 * i], rows[i]
+  local a, b, c = string.byte(id, 1, 3)
+  if a ~= 74 or b ~= 79 or c ~= 66 then   -- J, O, B
+    verdicts[i] = -2
+  elseif seen[id] then
+    verdicts[i] = 0
+  elseif any and call('EXISTS', row) == 1 then
+    verdicts[i] = known(id, row)
+  else
+    seen[id] = true
+    if g == '' then
+      call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[4 + 2 * i])
+    else
+      call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[4 + 2 * i], 'group', g)
+    end
+    verdicts[i] = 1
+    made = made + 1
+    members[2 * made - 1] = score
+    members[2 * made] = id
+  end
+end
+if made == 0 then return verdicts end
+
+local target = due and KEYS[2] or g == '' and KEYS[1] or p .. 'g:' .. g .. ':pending'
+local waiting = not due and g ~= '' and call('ZCARD', target) > 0
+for first = 1, 2 * made, 1000 do
+  call('ZADD', target, unpack(members, first, math.min(first + 999, 2 * made)))
+end
+if due then
+  local id = call('ZRANGE', KEYS[2], 0, 0)[1]
+  if seen[id] then
+    -- [due_wake]
+    -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
+    local parked = redis.call('ZCARD', p .. 'parked')
+    if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
+        and redis.call('LLEN', p .. 'wake') < parked then
+      redis.call('LPUSH', p .. 'wake', '1')
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+    -- [end]
+  end
+elseif g ~= '' then
+  local act, freed = nil, 0
+  -- [ring_return]
+  -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+  -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+  -- ceiling is on it by the ring's invariant.
+  if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+    local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+    local below, expected = true, waiting
+    if ceiling then
+      act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+      below = act < ceiling
+      expected = waiting and act + freed < ceiling
+    end
+    if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+      redis.call('RPUSH', p .. 'ring', g)
+      redis.call('LPUSH', p .. 'wake', '1')
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+else
+  -- [flat_wake]
+  -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+  local parked = redis.call('ZCARD', p .. 'parked')
+  if parked > 0 then
+    local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      redis.call('LPUSH', p .. 'wake', unpack(hints))
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+end
+return verdicts

@@ -1,0 +1,65 @@
+#!lua flags=allow-oom
+-- hand_back (extension): a stopping worker gives a job back that it has claimed and not run to its end: claimable again at once,
+-- in pending or in its lane. Counted in the row (field handbacks), so that retry does not hold it against max attempts.
+-- KEYS[1] active              KEYS[2] row of the job
+-- ARGV[1] job id              ARGV[2] token          ARGV[3] base emq:{q}:
+-- Replies: 1 given back; 0 the row is gone, or the job is not in active: nothing is changed.
+-- Refusals: EMQSTALE hand_back token mismatch
+local active, row = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[3]
+
+local fields = redis.call('HMGET', row, 'attempts', 'group', 'handbacks')
+if not fields[1] then return 0 end
+if fields[1] ~= ARGV[2] then return redis.error_reply('EMQSTALE hand_back token mismatch') end
+if redis.call('ZREM', active, id) == 0 then return 0 end
+redis.call('HSET', row, 'state', 'pending', 'handbacks', math.floor(tonumber(fields[3]) or 0) + 1)
+local g = fields[2]
+if g then
+  local lane = p .. 'g:' .. g .. ':pending'
+  local freed, waiting = 1, redis.call('ZCARD', lane) > 0
+  redis.call('ZADD', lane, 0, id)
+  -- [free_slots]
+  -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+  local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+  if type(act) ~= 'number' or act <= 0 then
+    redis.call('HDEL', p .. 'gactive', g)
+    act = 0
+  end
+  -- [end]
+  -- [ring_return]
+  -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+  -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+  -- ceiling is on it by the ring's invariant.
+  if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+    local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+    local below, expected = true, waiting
+    if ceiling then
+      act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+      below = act < ceiling
+      expected = waiting and act + freed < ceiling
+    end
+    if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+      redis.call('RPUSH', p .. 'ring', g)
+      redis.call('LPUSH', p .. 'wake', '1')
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+  return 1
+end
+redis.call('ZADD', p .. 'pending', 0, id)
+local made = 1
+-- [flat_wake]
+-- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+local parked = redis.call('ZCARD', p .. 'parked')
+if parked > 0 then
+  local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+  if lacking > 0 then
+    local hints = {}
+    for i = 1, lacking do hints[i] = '1' end
+    redis.call('LPUSH', p .. 'wake', unpack(hints))
+    redis.call('LTRIM', p .. 'wake', 0, 63)
+  end
+end
+-- [end]
+return 1
