@@ -1,7 +1,6 @@
 // The default executor.
 #include "client/callback_thread.hpp"
 
-#include <memory>
 #include <utility>
 
 #include "result/futex.hpp"
@@ -59,10 +58,6 @@ void CallbackThread::stop() {
   if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id()) return;  // the core's last owner is one of its continuations
   thread_.join();
-}
-
-void CallbackThread::abandon() noexcept {
-  if (thread_.joinable()) new std::thread(std::move(thread_));  // leaked on purpose: joining or ending it is not possible
 }
 
 }  // namespace client

@@ -24,8 +24,6 @@ class CallbackThread final : public detail::Target {
   void post(Continuation continuation) override;
   /// Runs what is queued, then ends the thread. Called on that thread itself, it leaves the rest to it.
   void stop();
-  /// In a child process the thread does not exist: forget it.
-  void abandon() noexcept;
 
  private:
   void run();

@@ -76,6 +76,8 @@ std::shared_ptr<wire::Link> LiveCore::make_link(wire::LinkSettings settings, wir
 
 Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions options) {
   std::shared_ptr<LiveCore> core(new LiveCore(std::move(url), std::move(options)), [](LiveCore* last) {
+    // A forked child has none of the threads that this would wait for: what they hold is left as it is.
+    if (last->forked()) return;
     // The last owner may be a continuation: the threads are then joined from a thread that is not one of them.
     if (detail::on_library_thread()) {
       std::thread([last] { delete last; }).detach();
@@ -172,9 +174,7 @@ ClientStats LiveCore::stats() const {
 void LiveCore::close() {
   if (forked()) {
     // The threads do not exist here; what they hold is left as it is.
-    if (closed_.exchange(true)) return;
-    callbacks_.abandon();
-    if (io_thread_.joinable()) new std::thread(std::move(io_thread_));
+    closed_.store(true, std::memory_order_release);
     return;
   }
   std::call_once(shut_once_, [this] {

@@ -61,6 +61,9 @@ class LiveCore final : public Core {
   [[nodiscard]] bool forked() const noexcept;
 
   [[nodiscard]] Result<void> lease_node();
+  [[nodiscard]] Reply<std::int64_t> ask_for_node(std::optional<std::uint16_t> wanted);
+  [[nodiscard]] detail::Clock::time_point valid_until(detail::Clock::time_point sent) const;
+  void lease_again();
   void renew_node_later();
   void renew_node();
   void release_node();

@@ -39,24 +39,35 @@ constexpr std::string_view kGraceText = "10000";
 
 Result<void> LiveCore::lease_node() {
   owner_ = random_owner();
-  const script::ScriptSource* script = script::find_script("node_lease");
-  if (script == nullptr) return fail(Errc::server_error, "script node_lease is not part of this build");
-  const std::string lease = std::to_string(options_.node_lease_time.count());
-  const std::string asked = options_.node_id ? std::to_string(*options_.node_id) : std::string();
-  const std::array<std::string_view, 1> keys = {kNodesKey};
-  const std::array<std::string_view, 4> arguments = {owner_, lease, kGraceText, asked};
   const auto sent = detail::Clock::now();
-  wire::CallSettings settings;
-  settings.repeat = Repeat::safe;
-  auto reply = eval<std::int64_t>(*script, keys, arguments, settings, first_integer);
-  ECHOMQ_TRY(const std::int64_t node, reply.get());
-  if (node < 0 || node > 1023) return fail(Errc::protocol_error, "node id " + std::to_string(node) + " is no node id");
+  ECHOMQ_TRY(const std::int64_t node, ask_for_node(options_.node_id).get());
   minter_.emplace(static_cast<std::uint16_t>(node));
-  minter_->set_valid_until(sent + options_.node_lease_time - options_.node_lease_time / 10);
+  minter_->set_valid_until(valid_until(sent));
   boost::asio::post(io_, [weak = std::weak_ptr<Core>(shared_from_this())] {
     if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock())) core->renew_node_later();
   });
   return {};
+}
+
+detail::Clock::time_point LiveCore::valid_until(detail::Clock::time_point sent) const {
+  return sent + options_.node_lease_time - options_.node_lease_time / 10;
+}
+
+Reply<std::int64_t> LiveCore::ask_for_node(std::optional<std::uint16_t> wanted) {
+  const script::ScriptSource* script = script::find_script("node_lease");
+  if (script == nullptr) return fail(Errc::server_error, "script node_lease is not part of this build");
+  const std::string lease = std::to_string(options_.node_lease_time.count());
+  const std::string asked = wanted ? std::to_string(*wanted) : std::string();
+  const std::array<std::string_view, 1> keys = {kNodesKey};
+  const std::array<std::string_view, 4> arguments = {owner_, lease, kGraceText, asked};
+  wire::CallSettings settings;
+  settings.repeat = Repeat::safe;
+  auto decode = [](const wire::Answer& answer) -> Result<std::int64_t> {
+    ECHOMQ_TRY(const std::int64_t node, first_integer(answer));
+    if (node >= 0 && node <= 1023) return node;
+    return fail(Errc::protocol_error, "node id " + std::to_string(node) + " is no node id");
+  };
+  return eval<std::int64_t>(*script, keys, arguments, settings, decode);
 }
 
 void LiveCore::renew_node_later() {
@@ -78,14 +89,32 @@ void LiveCore::renew_node() {
   const auto sent = detail::Clock::now();
   wire::CallSettings settings;
   settings.repeat = Repeat::safe;
-  auto decode = [this, sent](const wire::Answer& answer) -> Result<void> {
-    ECHOMQ_CHECK(first_integer(answer));
-    minter_->set_valid_until(sent + options_.node_lease_time - options_.node_lease_time / 10);
-    return {};
-  };
-  // Refused or unanswered: minting stops by itself when the last lease may lapse; the next renewal tries again.
-  eval<void>(*script, keys, arguments, settings, std::move(decode)).detach();
+  std::weak_ptr<Core> weak = shared_from_this();
+  eval<std::int64_t>(*script, keys, arguments, settings, first_integer)
+      .then([weak, sent](Result<std::int64_t> renewed) {
+        const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
+        if (!core || core->closed()) return;
+        if (renewed) {
+          core->minter_->set_valid_until(core->valid_until(sent));
+        } else if (renewed.error().is(Errc::node_lease_lost)) {
+          core->lease_again();
+        }
+        // Unanswered: minting stops by itself when the last lease may lapse; the next renewal tries again.
+      });
   renew_node_later();
+}
+
+void LiveCore::lease_again() {
+  // The record is gone (a flushed database) or somebody else's (this process slept through its lease).
+  const LogField fields[] = {{"text", "the node id was lost; asking for one again"}};
+  log(LogLevel::warning, "node_lease_lost", fields);
+  const auto sent = detail::Clock::now();
+  std::weak_ptr<Core> weak = shared_from_this();
+  ask_for_node(options_.node_id).then([weak, sent](Result<std::int64_t> node) {
+    const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
+    if (!core || core->closed() || !node) return;
+    core->minter_->resume(static_cast<std::uint16_t>(*node), core->valid_until(sent));
+  });
 }
 
 void LiveCore::release_node() {

@@ -114,7 +114,9 @@ void Link::repair(CallQueue& refused) {
   {
     const std::lock_guard lock(mutex_);
     repairer_->repair(refused, again, given_up, why);
-    again.for_each([&](detail::Call& call) { call.source = this; });
+    again.for_each([&](detail::Call& call) {
+      if (call.internal) call.source = this;
+    });
     pipeline_.enqueue_first(std::move(again));
     signal_library_locked();
   }

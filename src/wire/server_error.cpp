@@ -25,6 +25,7 @@ constexpr std::array kPrefixes = {
     Prefix{"EMQSTATE not dead", Errc::not_dead, Repeat::unsafe},
     Prefix{"EMQSTATE not paused", Errc::not_paused, Repeat::unsafe},
     Prefix{"EMQSTATE active", Errc::active_jobs_present, Repeat::unsafe},
+    Prefix{"EMQNODE lost", Errc::node_lease_lost, Repeat::unsafe},
     Prefix{"EMQNODE", Errc::node_held, Repeat::unsafe},
     Prefix{"EMQRATE", Errc::concurrency_ceiling, Repeat::unsafe},
     Prefix{"OOM", Errc::out_of_memory, Repeat::safe},

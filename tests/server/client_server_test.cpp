@@ -407,6 +407,30 @@ TEST_F(ClientTest, NodeIdsAreLeasedOnePerClient) {
   EXPECT_TRUE(silent.mint_job().error().is(Errc::node_lease_lost));
 }
 
+// A flushed database takes the record of the node id with it: the client leases one again and goes on minting.
+TEST_F(ClientTest, ALostNodeIdIsLeasedAgain) {
+  ClientOptions options;
+  options.node_lease_time = 600ms;
+  Client client = open(options);
+  ASSERT_TRUE(client.mint_job());
+  ASSERT_TRUE(client.command("FLUSHDB").get());
+  std::this_thread::sleep_for(900ms);
+  EXPECT_TRUE(eventually([&] { return client.mint_job().has_value(); }));
+  EXPECT_EQ(client.command("HLEN", "{emq}:nodes").get()->as_integer(), 1);
+}
+
+TEST_F(ClientTest, MintingStopsBeforeTheLeaseCanLapse) {
+  ClientOptions options;
+  options.node_lease_time = 500ms;
+  options.heartbeat = 30s;
+  Client client = open(options);
+  server_->pause();
+  std::this_thread::sleep_for(600ms);
+  EXPECT_TRUE(client.mint_job().error().is(Errc::node_lease_lost));
+  server_->resume();
+  EXPECT_TRUE(eventually([&] { return client.mint_job().has_value(); }));
+}
+
 TEST_F(ClientTest, ManyReadyAwaitsNeedNoStack) {
   Client client = open();
   client.close();

@@ -1,0 +1,47 @@
+// One measured case: a floor and a contender that alternate on one server.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "raw_socket.hpp"
+
+namespace echomq_bench {
+
+/// What one run of one side gave.
+struct Run {
+  double rate = 0;          ///< jobs/s
+  double server_cpu = 0;    ///< µs of server CPU a job
+  double server_share = 0;  ///< of one core, 0..1
+};
+
+struct Case {
+  std::string name;
+  double must_be = 0;             ///< the least ratio contender / floor
+  bool floor_must_saturate = true;
+  std::size_t jobs = 0;
+  /// Prepares the server for one run (untimed), then runs it (timed). `window` is for the floor only.
+  std::function<void(std::size_t window)> prepare;
+  std::function<void(std::size_t window)> floor;
+  std::function<void()> prepare_contender;
+  std::function<void()> contender;
+  std::vector<std::size_t> windows = {64, 256, 1024};
+};
+
+struct Verdict {
+  std::string name;
+  double must_be = 0;
+  double ratio = 0;               ///< median of the pairs
+  Run floor;                      ///< of the median pair
+  Run contender;
+  std::size_t window = 0;
+  bool saturated = true;
+  [[nodiscard]] bool holds() const { return ratio >= must_be; }
+};
+
+/// Alternates floor and contender `pairs` times on one transport; the window is the floor's best.
+[[nodiscard]] Verdict measure(const Case& subject, RawSocket& control, int pairs);
+
+}  // namespace echomq_bench
