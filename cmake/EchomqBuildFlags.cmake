@@ -1,0 +1,47 @@
+# Two interface targets: `echomq_build_flags` (sanitizers, coverage: everything that runs in one process must agree) and
+# `echomq_warnings` (our own files only).
+add_library(echomq_build_flags INTERFACE)
+add_library(echomq_warnings INTERFACE)
+
+if(ECHOMQ_SANITIZE)
+  target_compile_options(echomq_build_flags INTERFACE -fsanitize=${ECHOMQ_SANITIZE} -fno-omit-frame-pointer
+                                                      -fno-sanitize-recover=all -g1 -O1)
+  target_link_options(echomq_build_flags INTERFACE -fsanitize=${ECHOMQ_SANITIZE})
+endif()
+if(ECHOMQ_BUILD_FUZZERS)
+  target_compile_options(echomq_build_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(echomq_build_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+if(ECHOMQ_COVERAGE)
+  target_compile_options(echomq_build_flags INTERFACE --coverage)
+  target_link_options(echomq_build_flags INTERFACE --coverage)
+endif()
+foreach(library echomq_boost_asio echomq_boost_json)
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:echomq_build_flags>)
+endforeach()
+
+target_compile_options(
+  echomq_warnings
+  INTERFACE -Wall
+            -Wextra
+            -Wpedantic
+            -Wshadow
+            -Wconversion
+            -Wno-sign-conversion
+            -Wnon-virtual-dtor
+            -Woverloaded-virtual
+            -Wcast-align
+            -Wundef
+            # Options structs are written with designated initialisers that name only what differs from the default.
+            -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(
+    echomq_warnings
+    INTERFACE # False positives of g++ 12 on std::expected and std::optional once they are inlined (GCC bug 105562).
+              -Wno-maybe-uninitialized
+              # False positives of g++ 12 on `"literal" + std::string` (GCC bugs 105329 and 105651).
+              -Wno-restrict)
+endif()
+if(ECHOMQ_WARNINGS_AS_ERRORS)
+  target_compile_options(echomq_warnings INTERFACE -Werror)
+endif()
