@@ -1,0 +1,294 @@
+// `Queue`: admission, claims, settlement and operation of one queue.
+//
+// Every verb starts at once and gives a `Reply` (reply.hpp). Verbs carry the protocol's names; each says which script
+// and keys it touches. Option structs are trivially copyable views: what they point at must live until the verb
+// returns, not longer, since arguments are encoded before it does.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "echomq/client.hpp"
+#include "echomq/error.hpp"
+#include "echomq/id.hpp"
+#include "echomq/names.hpp"
+#include "echomq/reply.hpp"
+
+namespace echomq {
+inline namespace v1 {
+
+// Every duration and instant is in whole milliseconds. What becomes a score (leases, delays, due times) may be at most
+// 2^53 - 1 of them away from zero, so that it stays exact; texts (payloads, results, errors, log lines) may be at most
+// 512 MiB, the server's own bound.
+
+using Milliseconds = std::chrono::milliseconds;
+/// An instant of the server's or the caller's clock, in Unix milliseconds.
+using Instant = UnixMillis;
+
+/// What became of an admission.
+enum class Admitted : std::uint8_t {
+  enqueued,   ///< this call made the row
+  duplicate,  ///< the row existed; nothing changed
+  present,    ///< the row exists, but an answer was lost on the way: this call or an earlier one made it
+};
+
+struct Admission {
+  JobId id;
+  Admitted verdict = Admitted::enqueued;
+};
+
+/// How one job is admitted. At most one of `at` and `in`: it is then invisible to claims until it is due and a
+/// `promote` has run (workers do that).
+struct EnqueueOptions {
+  std::optional<JobId> id;               ///< minted by the client when absent
+  std::optional<LaneId> lane;            ///< absent: the flat pending set
+  std::optional<Instant> at;             ///< not before this instant; one in the past is due at once
+  std::optional<Milliseconds> in;        ///< not before this long from now, by the server's clock; >= 0
+  std::optional<Milliseconds> deadline;  ///< of the call, >= 1 ms; the client's when absent
+};
+
+/// One job of a batch. The views must live until `enqueue_many` returns.
+struct NewJob {
+  std::string_view payload;
+  std::optional<JobId> id;
+};
+
+struct EnqueueManyOptions {
+  std::optional<LaneId> lane;
+  std::optional<Instant> at;
+  std::optional<Milliseconds> in;
+  std::optional<Milliseconds> deadline;
+};
+
+/// A leased job. `token` is the fencing token that every settle presents; it equals the row's `attempts`.
+struct ClaimedJob {
+  JobId id;
+  Token token;
+  std::string payload;
+  bool has_payload = true;  ///< false when the row has no `payload` field at all
+  std::optional<LaneId> lane;
+};
+
+struct ClaimOptions {
+  Milliseconds lease{30000};  ///< > 0
+  std::optional<Milliseconds> deadline;
+};
+
+struct CompleteOptions {
+  std::optional<std::string_view> result;  ///< kept for the flow parent; absent: the child's own id
+  std::optional<Milliseconds> deadline;
+};
+
+enum class Retried : std::uint8_t { scheduled, dead };
+
+struct RetryOptions {
+  Milliseconds delay{1000};        ///< >= 0
+  std::uint32_t max_attempts = 3;  ///< >= 1: attempts not counting crashes and hand-backs; 1 means no retry
+  std::string_view error;          ///< kept as `last_error`
+  std::optional<Milliseconds> deadline;
+};
+
+/// A job and the token it is held with.
+struct Held {
+  JobId id;
+  Token token;
+};
+
+struct SweepOptions {
+  std::uint32_t max_stalled = 3;  ///< the expiry with this number dead-letters the job; >= 1
+  std::uint32_t limit = 100;      ///< >= 1
+  std::optional<Milliseconds> deadline;
+};
+
+struct Swept {
+  std::vector<JobId> recovered;
+  std::vector<JobId> dead;
+};
+
+/// Where a job is. `waiting_in_lane` is this library's: the wire has no word for it.
+enum class JobState : std::uint8_t {
+  pending,
+  active,
+  scheduled,
+  dead,
+  awaiting_children,
+  waiting_in_lane,
+  unknown,
+  absent,
+};
+[[nodiscard]] std::string_view to_string(JobState state) noexcept;
+
+/// What became of a move to another lane.
+enum class Reassigned : std::uint8_t {
+  moved,
+  already_there,  ///< it waits in that lane already
+  not_waiting,    ///< it is active, scheduled or dead: nothing changed
+};
+
+/// A job row as stored: every field, also those this library does not know.
+struct JobRow {
+  std::vector<std::pair<std::string, std::string>> fields;
+  /// The value of a field, null when the row has none of that name.
+  [[nodiscard]] const std::string* find(std::string_view name) const noexcept;
+};
+
+enum class Metric : std::uint8_t { completed, failed };
+
+struct MetricValue {
+  std::int64_t count = 0;
+  std::int64_t data_points = 0;
+};
+
+/// Sizes of the four sets and the counters. What waits in lanes is in none of the sets: see `lane_depths`.
+struct QueueCounts {
+  std::int64_t pending = 0;
+  std::int64_t active = 0;
+  std::int64_t scheduled = 0;
+  std::int64_t dead = 0;
+  std::int64_t completed = 0;
+  std::int64_t failed = 0;
+};
+
+/// One queue of a client. Cheap to copy; thread-safe; keeps the client's core alive, not open.
+class Queue {
+ public:
+  [[nodiscard]] const QueueName& name() const noexcept;
+
+  // Thread safety: any number of threads may call any verb of one handle at the same time.
+  // Errors of all: invalid_argument (naming the argument and its value; nothing is sent), client_closed, forked,
+  // overloaded, timeout, unreachable, outcome_unknown, and those of the server (loading, read_only, no_permission).
+
+  // Admission. Errors: also wrong_kind, node_lease_lost, minter_exhausted, out_of_memory, broken_state.
+
+  /// Admits one job. Scripts `enqueue`, `schedule`, `genqueue`, or `admit` for a scheduled lane job; keys: the row, and
+  /// `pending`, `schedule`, or the lane with `ring` and `wake`.
+  /// Idempotent while the row exists: a call repeated after a lost reply is the same job. A duplicate of a chosen `id`
+  /// costs a second round trip: a row that is in no set answers `broken_state`, for it would stand in the way for ever.
+  Reply<Admission> enqueue(std::string_view payload, EnqueueOptions options = {}) const;
+  Reply<Admission> enqueue_at(std::string_view payload, Instant at, EnqueueOptions options = {}) const;
+  Reply<Admission> enqueue_in(std::string_view payload, Milliseconds in, EnqueueOptions options = {}) const;
+  /// Admits many in as few scripts as their size allows (extension `admit`), all in flight at once; one result each,
+  /// in order. Not atomic as a whole: what a lost connection or a full server took has an error in its place. An empty
+  /// span answers `empty_pipeline`; one bad argument refuses the whole call before any wire.
+  Reply<std::vector<Result<Admission>>> enqueue_many(std::span<const NewJob> jobs,
+                                                     EnqueueManyOptions options = {}) const;
+
+  // Claims: one job, or nothing when the queue is empty or paused. Never repeated by the library: after
+  // `outcome_unknown` a job may be leased to nobody until its lease ends.
+
+  /// Script `claim`: the oldest job of the flat pending set.
+  Reply<std::optional<ClaimedJob>> claim(ClaimOptions options = {}) const;
+  /// Script `gclaim`: the next lane's oldest job.
+  Reply<std::optional<ClaimedJob>> claim_lane(ClaimOptions options = {}) const;
+
+  // Settlement, fenced by the token: `stale_token` when somebody else holds the job, `job_gone` when its row is gone.
+  // After a lost answer a repeated settle that finds the job gone counts as done.
+
+  /// Script `complete`: the row is deleted, a flow parent is told.
+  Reply<void> complete(JobId id, Token token, CompleteOptions options = {}) const;
+  /// Script `retry`: schedules the job again, or dead-letters it at `max_attempts`.
+  Reply<Retried> retry(JobId id, Token token, RetryOptions options = {}) const;
+  /// Script `delay`: back to the schedule, no attempt consumed beyond the claim.
+  Reply<void> delay(JobId id, Token token, Milliseconds in, std::optional<Milliseconds> deadline = {}) const;
+  Reply<void> delay_until(JobId id, Token token, Instant at, std::optional<Milliseconds> deadline = {}) const;
+  /// Extension `hand_back`: back to the pending set or the lane at once, counted in `handbacks`, not held against the
+  /// job's maximum.
+  Reply<void> hand_back(JobId id, Token token, std::optional<Milliseconds> deadline = {}) const;
+  /// Script `extend_lock`: the lease ends `lease` from now. Refused for a job that is not active.
+  Reply<void> extend(JobId id, Token token, Milliseconds lease, std::optional<Milliseconds> deadline = {}) const;
+  /// Script `extend_locks`: one lease for many; gives the ids that are no longer held.
+  Reply<std::vector<JobId>> extend_many(std::span<const Held> held, Milliseconds lease,
+                                        std::optional<Milliseconds> deadline = {}) const;
+
+  // Release, by time. Limits >= 1.
+
+  /// Script `promote`: due jobs become pending; gives how many.
+  Reply<std::int64_t> promote(std::uint32_t limit = 100) const;
+  /// Script `reap`: expired leases become pending, uncounted; at most 100 a call.
+  Reply<std::int64_t> reap() const;
+  /// Script `sweep_stalled`: expired leases become pending, counted; dead at `max_stalled`.
+  Reply<Swept> sweep_stalled(SweepOptions options = {}) const;
+
+  // Operation.
+
+  /// Scripts `queue_pause`, `queue_resume` (key `meta`): a gate before every claim. Running jobs, admission and release
+  /// go on.
+  Reply<void> pause() const;
+  Reply<void> resume() const;
+  Reply<bool> paused() const;
+  /// Scripts `gpause`, `gresume`: takes a lane out of service, and back. A lane need not exist.
+  Reply<void> pause_lane(LaneId lane) const;
+  Reply<void> resume_lane(LaneId lane) const;
+  /// Script `glimit`: at most `ceiling` (>= 1) jobs of the lane in flight.
+  Reply<void> limit_lane(LaneId lane, std::uint32_t ceiling) const;
+  /// Script `greassign`: a waiting job moves to another lane, where it keeps its place by age. Errors: job_gone, also
+  /// for a job that is in no lane.
+  Reply<Reassigned> reassign(JobId id, LaneId lane) const;
+  /// Script `remove_job`: deletes a job in any state. Errors: job_gone, job_locked. The dedup key is deleted only when
+  /// it names this job.
+  Reply<void> remove(JobId id, std::optional<DedupId> dedup = {}) const;
+  /// A dead job becomes pending again. Errors: job_gone, not_dead.
+  Reply<void> reprocess(JobId id) const;
+  /// Script `update_data`: replaces the payload. A worker that runs the job keeps what it was given. Errors: job_gone.
+  Reply<void> update_data(JobId id, std::string_view payload) const;
+  /// Script `update_progress`: stores and announces it on `emq:{q}:events`. Errors: job_gone.
+  Reply<void> update_progress(JobId id, std::string_view progress) const;
+  /// Appends a line; `keep` > 0 keeps the last so many. Gives the number of lines kept.
+  Reply<std::int64_t> add_log(JobId id, std::string_view line, std::uint32_t keep = 0) const;
+  /// PUBLISH of `{"event":...,"job":...}` on `emq:{q}:events`; gives the number of receivers. Names and values of
+  /// `extra` may hold any bytes (those that are no UTF-8 become U+FFFD); the names `event` and `job` are taken.
+  Reply<std::int64_t> publish(std::string_view event, JobId id,
+                              std::span<const std::pair<std::string_view, std::string_view>> extra = {}) const;
+
+  // Reads.
+
+  Reply<QueueCounts> counts() const;
+  /// The protocol's `get_counts`: names out of pending, active, schedule, dead, completed, failed; others answer
+  /// `unknown_state` naming the first, nothing sent. Values in the order of the names.
+  Reply<std::vector<std::int64_t>> counts_of(std::span<const std::string_view> names) const;
+  Reply<std::int64_t> pending_size() const;
+  /// Ids of the flat pending set, newest first; `count` >= 1.
+  Reply<std::vector<JobId>> browse(std::uint32_t count) const;
+  /// Empty when there is no such row.
+  Reply<std::optional<JobRow>> job(JobId id) const;
+  /// Where the job is, told by the sets (script `state_lookup`), not by its row.
+  Reply<JobState> state(JobId id) const;
+  /// Lines oldest first. Errors: job_gone.
+  Reply<std::vector<std::string>> logs(JobId id) const;
+  Reply<MetricValue> metric(Metric metric) const;
+  /// The job id parked for a dedup id; empty when none.
+  Reply<std::optional<std::string>> dedup_holder(DedupId id) const;
+  Reply<bool> stalled(JobId id) const;
+  /// Errors: concurrency_ceiling when `meta.concurrency` is reached.
+  Reply<void> check_concurrency() const;
+  Reply<Milliseconds> rate_limit_ttl(std::uint64_t max_jobs = 0) const;
+  Reply<std::int64_t> global_rate_limit() const;
+  Reply<std::int64_t> lane_depth(LaneId lane) const;
+  Reply<std::vector<std::int64_t>> lane_depths(std::span<const LaneId> lanes) const;
+
+  struct State;
+  explicit Queue(std::shared_ptr<const State> state) noexcept : state_(std::move(state)) {}
+  [[nodiscard]] const State& internal() const noexcept { return *state_; }
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+// g++ 12 corrupts temporaries of other aggregates in `co_await` expressions: options stay trivially copyable.
+static_assert(std::is_trivially_copyable_v<EnqueueOptions> && std::is_trivially_copyable_v<EnqueueManyOptions> &&
+              std::is_trivially_copyable_v<NewJob> && std::is_trivially_copyable_v<ClaimOptions> &&
+              std::is_trivially_copyable_v<CompleteOptions> && std::is_trivially_copyable_v<RetryOptions> &&
+              std::is_trivially_copyable_v<SweepOptions> && std::is_trivially_copyable_v<Held> &&
+              std::is_trivially_copyable_v<std::optional<JobId>> &&
+              std::is_trivially_copyable_v<std::optional<DedupId>>);
+
+}  // namespace v1
+}  // namespace echomq

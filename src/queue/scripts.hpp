@@ -1,0 +1,51 @@
+// The scripts that this room calls, found once.
+#pragma once
+
+#include "script/registry.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace queue {
+
+/// References into the registry, which lives as long as the program.
+struct Scripts {
+  using Source = script::ScriptSource;
+
+  const Source& enqueue;
+  const Source& schedule;
+  const Source& genqueue;
+  const Source& admit;
+  const Source& claim;
+  const Source& gclaim;
+  const Source& complete;
+  const Source& retry;
+  const Source& delay;
+  const Source& hand_back;
+  const Source& extend_lock;
+  const Source& extend_locks;
+  const Source& promote;
+  const Source& reap;
+  const Source& sweep_stalled;
+  const Source& queue_pause;
+  const Source& queue_resume;
+  const Source& gpause;
+  const Source& gresume;
+  const Source& glimit;
+  const Source& greassign;
+  const Source& remove_job;
+  const Source& reprocess;
+  const Source& update_data;
+  const Source& update_progress;
+  const Source& add_log;
+  const Source& counts;
+  const Source& state_lookup;
+  const Source& is_maxed;
+  const Source& rate_ttl;
+  const Source& lane_counts;
+
+  [[nodiscard]] static const Scripts& get() noexcept;
+};
+
+}  // namespace queue
+}  // namespace v1
+}  // namespace echomq

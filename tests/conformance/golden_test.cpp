@@ -1,0 +1,55 @@
+// Every golden history of the areas that this library speaks, on every kind of server: replayed, or skipped by the name
+// of the verb that is not there yet.
+#include "conformance/golden.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "conformance/engines.hpp"
+
+namespace echomq::conformance {
+namespace {
+
+using testing::Engine;
+
+const std::vector<std::string> kAreas = {"admin", "identity", "lanes", "queue"};
+
+class GoldenHistory : public ::testing::TestWithParam<std::tuple<Engine, std::string>> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenHistory);
+
+TEST_P(GoldenHistory, LeavesTheSameStateAndVerdicts) {
+  const auto& [engine, name] = GetParam();
+  const json::value history = read_json(golden_folder() + "/" + name + ".json");
+  if (const auto verb = missing_verb(history))
+    GTEST_SKIP() << name << " needs the verb " << *verb;
+  if (history.as_object().contains("needs"))
+    GTEST_SKIP() << name << " needs a " << text_of(history.at("needs"));
+  std::string why;
+  testing::PrivateServer* server = server_of(engine, why);
+  if (server == nullptr)
+    GTEST_SKIP() << why;
+  for (const std::string& difference : replay(*server, history))
+    ADD_FAILURE() << difference;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenHistory,
+                         ::testing::Combine(::testing::Values(Engine::valkey, Engine::redis),
+                                            ::testing::ValuesIn(golden_histories(kAreas))),
+                         [](const auto& instance) {
+                           std::string name =
+                               to_string(std::get<0>(instance.param)) + "_" + std::get<1>(instance.param);
+                           std::replace_if(name.begin(), name.end(), [](char c) { return c == '/' || c == '-'; }, '_');
+                           return name;
+                         });
+
+TEST(GoldenFolder, IsThere) {
+  if (golden_folder().empty()) {
+    GTEST_SKIP() << "NO GOLDEN HISTORIES WERE REPLAYED: set ECHOMQ_GOLDEN_DIR to their folder";
+  }
+  EXPECT_GE(golden_histories(kAreas).size(), 150U) << golden_folder();
+}
+
+}  // namespace
+}  // namespace echomq::conformance

@@ -1,0 +1,18 @@
+// Runs a conformance scenario of `protocol/conformance` through the public API (its README says how).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "conformance/values.hpp"
+#include "echomq/testing/private_server.hpp"
+
+namespace echomq::conformance {
+
+/// Runs the steps on a queue of the scenario's own; gives the first mismatch, or nothing.
+[[nodiscard]] std::string run_scenario(const testing::PrivateServer& server, const json::value& scenario);
+
+/// File names of all scenarios, sorted.
+[[nodiscard]] std::vector<std::string> scenario_files();
+
+}  // namespace echomq::conformance

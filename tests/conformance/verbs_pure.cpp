@@ -1,0 +1,97 @@
+// The calls of the vocabulary that need no server: ids, keys, slots, backoff.
+#include "conformance/verbs.hpp"
+#include "echomq/id.hpp"
+#include "echomq/worker.hpp"
+#include "keyspace/keys.hpp"
+#include "keyspace/slot.hpp"
+
+namespace echomq::conformance {
+namespace {
+
+/// Values above 2^53 are written as text.
+[[nodiscard]] json::value value_of(std::uint64_t value) {
+  if (value < (std::uint64_t{1} << 53U))
+    return static_cast<std::int64_t>(value);
+  return json::string(std::to_string(value));
+}
+
+[[nodiscard]] json::value ok(json::value value) { return json::object{{"ok", std::move(value)}}; }
+[[nodiscard]] json::value raises(const Error& error) { return json::object{{"raises", error.message()}}; }
+
+[[nodiscard]] json::value entry_id(const std::string& text) {
+  const auto id = EventId::parse(text);
+  if (id)
+    return ok(json::string(id->entry_id().text()));
+  return json::object{{"error", id.error().is(Errc::wrong_kind) ? "kind" : "malformed"}};
+}
+
+[[nodiscard]] json::value backoff(const Backoff& policy, std::int64_t attempts) {
+  if (attempts < 1)
+    return json::object{{"raises", "an attempt is counted from 1: the type's contract"}};
+  return policy(static_cast<std::uint64_t>(attempts)).count();
+}
+
+}  // namespace
+
+std::optional<json::value> make_pure_call(std::string_view call, const json::object& args) {
+  const auto text = [&](std::string_view name) { return text_of(args.at(name)); };
+  const auto number = [&](std::string_view name) { return std::stoull(text(name)); };
+  const auto milliseconds = [&](std::string_view name) { return Milliseconds(integer_of(args.at(name))); };
+
+  if (call == "base62_encode") {
+    const auto digits = base62_encode(number("value"));
+    return digits ? json::value(json::string(std::string_view(digits->data(), digits->size())))
+                  : raises(digits.error());
+  }
+  if (call == "base62_decode") {
+    const auto value = base62_decode(text("payload"));
+    return value ? ok(value_of(*value)) : json::value("error");
+  }
+  if (call == "id_encode") {
+    const auto id = BrandedId::encode(text("namespace"), number("value"));
+    return id ? ok(json::string(id->text())) : json::value("error");
+  }
+  if (call == "id_parse") {
+    const auto id = BrandedId::parse(text("id"));
+    return id ? ok(json::array{json::string(id->brand()), value_of(id->value())}) : json::value("error");
+  }
+  if (call == "unix_ms") {
+    const auto id = BrandedId::parse(text("id"));
+    return id ? ok(id->minted_at().time_since_epoch().count()) : json::value("error");
+  }
+  if (call == "stream_entry_id")
+    return entry_id(text("id"));
+  if (call == "hash32")
+    return static_cast<std::int64_t>(hash32(number("value")));
+  if (call == "slot")
+    return static_cast<std::int64_t>(keyspace::slot(text("key")));
+  if (call == "hashtag") {
+    const std::string key = text("key");
+    return json::string(keyspace::hashtag(key));
+  }
+  if (call == "version_key")
+    return json::string(keyspace::kVersionKey);
+  if (call == "queue_key" || call == "prefix_bytes" || call == "job_key") {
+    const auto queue = QueueName::parse(text("queue"));
+    if (!queue)
+      return raises(queue.error());
+    const keyspace::QueueKeys keys(*queue);
+    if (call == "job_key") {
+      const auto id = JobId::parse(text("id"));
+      return id ? json::value(json::string(keys.job(*id).view())) : raises(id.error());
+    }
+    const std::string key = keys.base() + text("type");
+    if (call == "prefix_bytes")
+      return static_cast<std::int64_t>(key.size());
+    return json::string(key);
+  }
+  if (call == "backoff_fixed") {
+    return backoff(Backoff::fixed(milliseconds("ms")), integer_of(args.at("attempts")));
+  }
+  if (call == "backoff_exponential") {
+    return backoff(Backoff::exponential(milliseconds("base"), milliseconds("cap")), integer_of(args.at("attempts")));
+  }
+  return std::nullopt;
+}
+
+}  // namespace echomq::conformance
