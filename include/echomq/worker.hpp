@@ -1,0 +1,205 @@
+// `Worker`: runs handlers for the jobs of one queue, flat and in lanes.
+//
+// It claims while it has free slots, renews every lease until the job is settled, retries with backoff, moves due and
+// stalled jobs by time, sleeps on the wake list when there is nothing to do, and hands back at once what it cannot
+// finish when it stops. Delivery is at least once: a handler must bear being run again.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "echomq/client.hpp"
+#include "echomq/error.hpp"
+#include "echomq/id.hpp"
+#include "echomq/names.hpp"
+#include "echomq/queue.hpp"
+
+namespace echomq {
+inline namespace v1 {
+
+namespace worker {
+class Engine;
+struct JobState;
+}  // namespace worker
+
+/// One run of one job, as its handler sees it. Owns its payload; cheap to copy; thread-safe. A copy may outlive the
+/// handler and the worker, and then answers the two calls as any queue would.
+class Job {
+ public:
+  [[nodiscard]] const JobId& id() const noexcept;
+  [[nodiscard]] std::string_view payload() const noexcept;
+  /// 1 for the first run. Counts every claim, also those that ended in a crash or a hand-back; it is the token.
+  [[nodiscard]] std::uint64_t attempt() const noexcept;
+  [[nodiscard]] std::optional<LaneId> lane() const noexcept;
+  [[nodiscard]] const QueueName& queue() const noexcept;
+
+  /// Stops when the lease is lost or the worker's stop deadline has passed: what the run does from then on counts for
+  /// nothing. Callbacks registered on it run on the worker's control thread and must not block.
+  [[nodiscard]] std::stop_token stop_token() const noexcept;
+  [[nodiscard]] bool lease_lost() const noexcept;
+
+  /// Stores `progress` and publishes the event. Blocks for a round trip. Script `update_progress`.
+  /// Errors: stale_token once the lease is lost or the job was handed back, job_gone, and those of any call.
+  Result<void> progress(std::string_view value);
+  /// Appends a log line; keeps the last `keep` when > 0. Blocks for a round trip. Script `add_log`. Errors as above.
+  Result<void> log(std::string_view line, std::uint32_t keep = 0);
+
+  explicit Job(std::shared_ptr<worker::JobState> state) noexcept : state_(std::move(state)) {}
+  [[nodiscard]] const std::shared_ptr<worker::JobState>& internal() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<worker::JobState> state_;
+};
+
+/// How a run ended. Made by the four functions below; a default-constructed one is `Done()`.
+class Outcome {
+ public:
+  enum class Kind : std::uint8_t { done, retry, delay, dead, hand_back };
+  Kind kind = Kind::done;
+  std::string text;                   ///< the result of `done`, the error of `retry` and `dead`
+  bool has_result = false;
+  std::optional<Milliseconds> after;  ///< of `retry` (else the policy's) and `delay`
+};
+
+/// The job is complete.
+[[nodiscard]] Outcome Done();
+/// Complete, with a result for its flow parent.
+[[nodiscard]] Outcome Done(std::string result);
+/// Failed: run it again after the policy's delay, or after `after`; dead at the maximum.
+[[nodiscard]] Outcome Retry(std::string error, std::optional<Milliseconds> after = {});
+/// Not now: run it again after `wait`, not held against the maximum more than the claim itself.
+[[nodiscard]] Outcome Delay(Milliseconds wait);
+/// Failed for good.
+[[nodiscard]] Outcome Dead(std::string error);
+/// Back to the queue at once, not held against the maximum: for a handler that cannot go on here (it is being
+/// stopped, its machine is going down).
+[[nodiscard]] Outcome HandBack();
+
+/// How long to wait before the next run. `attempt` is the one that just failed, from 1.
+class Backoff {
+ public:
+  [[nodiscard]] static Backoff fixed(Milliseconds wait);
+  /// min(base * 2^(attempt - 1), cap); saturates.
+  [[nodiscard]] static Backoff exponential(Milliseconds base, Milliseconds cap);
+  /// Uniform in 0..inner, both included.
+  [[nodiscard]] Backoff with_jitter() const;
+  [[nodiscard]] static Backoff custom(std::function<Milliseconds(std::uint64_t attempt)> function);
+
+  [[nodiscard]] Milliseconds operator()(std::uint64_t attempt) const;
+  /// An error when a bound is out of range (fixed >= 0, base >= 1 ms, cap >= 1 ms).
+  [[nodiscard]] Result<void> check() const;
+
+ private:
+  enum class Kind : std::uint8_t { fixed, exponential, custom };
+  Kind kind_ = Kind::fixed;
+  bool jitter_ = false;
+  Milliseconds base_{1000};
+  Milliseconds cap_{1000};
+  std::function<Milliseconds(std::uint64_t)> custom_;
+};
+
+/// Runs on a thread of the worker's own pool, where blocking is fine. An exception that leaves it is a `Retry` with
+/// its message, whatever its type; what ends the process is recovered by the lease.
+using Handler = std::function<Outcome(Job&)>;
+
+/// What a worker publishes on the queue's events channel, after the server has accepted it.
+enum class WorkerEvents : std::uint8_t {
+  nothing,
+  settled,  ///< `completed`, `failed` (also when the job will run again) and `delayed`, without payloads
+};
+
+struct WorkerOptions {
+  /// Handlers that run side by side, each on a thread of its own pool; 1..1024.
+  std::uint32_t concurrency = 1;
+  /// The lease of a claim, renewed at a third of it until the job is settled; >= 100 ms.
+  Milliseconds lease{15000};
+  /// The longest sleep without a look at the queue: what a peer's job that pushed no token may wait. >= 10 ms.
+  Milliseconds beat{5000};
+  /// How often expired leases are looked for, at most (and when the next one known expires). >= 10 ms.
+  Milliseconds sweep_period{5000};
+  /// The lost lease with this number ends the job as dead with `last_error` "stalled". >= 1.
+  std::uint32_t max_stalled = 3;
+  /// The failure with this number ends the job as dead. Lost leases and hand-backs are not failures. >= 1.
+  std::uint32_t max_attempts = 3;
+  Backoff backoff = Backoff::exponential(Milliseconds{1000}, Milliseconds{300000}).with_jitter();
+  /// `last_error` keeps the last so many bytes of an error.
+  std::size_t max_error_bytes = 4096;
+  /// Stop deadline of the destructor, and of `stop()` without one.
+  Milliseconds stop_deadline{30000};
+  /// How long handlers may still take to return once their jobs were handed back. One that takes longer keeps its
+  /// thread, which is detached, and what it owns.
+  Milliseconds stop_grace{1000};
+  WorkerEvents events = WorkerEvents::settled;
+
+  // Callbacks run on the worker's control thread, which renews the leases: they must not block. Blocking calls of this
+  // library answer `would_deadlock` there. An exception that leaves one is counted in `WorkerStats::errors` and logged.
+
+  /// Called for each settled run: verdict "done", "retry", "dead", "delay" or "hand_back", or the error's text when the
+  /// settle was refused or given up.
+  std::function<void(const Job& job, std::string_view verdict)> on_settled;
+  /// Called when a lease is lost while its handler runs, after the stop of its token was requested.
+  std::function<void(const Job& job)> on_lease_lost;
+};
+
+struct WorkerStats {
+  std::uint64_t claimed = 0;
+  std::uint64_t completed = 0;
+  std::uint64_t retried = 0;
+  std::uint64_t dead = 0;
+  std::uint64_t delayed = 0;
+  std::uint64_t handed_back = 0;
+  std::uint64_t settles_refused = 0;  ///< stale or gone: somebody else has or had the job; or handed back before
+  std::uint64_t unsettled = 0;        ///< given up without an answer: left to their lease
+  std::uint64_t leases_lost = 0;
+  std::uint64_t recovered = 0;        ///< stalled jobs this worker put back
+  std::uint64_t dead_stalled = 0;
+  std::uint64_t promoted = 0;
+  std::uint64_t wakes = 0;
+  std::uint64_t errors = 0;           ///< calls of the loop that failed; it goes on
+  std::uint32_t running = 0;          ///< now; also those that wait for a thread
+  std::uint32_t leaked = 0;           ///< handlers that had not returned when the worker ended
+};
+
+struct StopReport {
+  std::uint64_t finished = 0;         ///< ended by their handler while stopping
+  std::uint64_t handed_back = 0;      ///< put back: not begun yet, or still running at the deadline
+  std::uint64_t unsettled = 0;        ///< left to their lease: the server could not be reached
+  std::uint64_t leaked = 0;           ///< handlers that did not return within `stop_grace`; their jobs are handed back
+};
+
+/// Serves one queue until it is stopped. Move-only; thread-safe but for moves. The destructor stops with
+/// `stop_deadline`, then joins. The client must stay open until then: after `Client::close()` nothing can be settled.
+///
+/// Keys and scripts: `claim` and `gclaim`; `extend_locks`; `complete`, `retry`, `delay`, `hand_back`; `promote`;
+/// `sweep_stalled`; `park`, and `BLPOP` on the queue's wake list.
+/// After `fork` the child's copy does nothing: start a worker over a client of the child's own.
+class Worker {
+ public:
+  /// Starts at once. Errors: invalid_argument naming the option, client_closed.
+  [[nodiscard]] static Result<Worker> start(const Queue& queue, Handler handler, WorkerOptions options = {});
+
+  Worker(Worker&&) noexcept;
+  Worker& operator=(Worker&&) noexcept;
+  ~Worker();
+
+  /// Stops claiming; waits for running handlers up to `deadline` while their leases renew; then hands back what is
+  /// left, at once, requests the stop of their tokens and gives them `stop_grace` to return.
+  ///
+  /// From any thread and any number of times: the earliest deadline counts, all get the same report. On a thread of the
+  /// library (a handler, a callback) it only begins the stop and returns at once, with an empty report before the end.
+  StopReport stop(std::optional<Milliseconds> deadline = {});
+  [[nodiscard]] WorkerStats stats() const;
+
+ private:
+  explicit Worker(std::shared_ptr<worker::Engine> engine) noexcept;
+  std::shared_ptr<worker::Engine> engine_;
+};
+
+}  // namespace v1
+}  // namespace echomq

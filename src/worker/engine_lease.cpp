@@ -1,0 +1,117 @@
+// Keeping leases: all held jobs are renewed together, from the claim until the settle is answered.
+//
+// Our clock runs from before a claim or a renewal was sent, so the server's lease never ends before ours. A lease is
+// lost when the server says so, or when ours has run out unrenewed; both are told to the handler at once.
+#include <algorithm>
+#include <unordered_set>
+
+#include "worker/engine.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace worker {
+namespace {
+
+/// Jobs renewed by one script call.
+constexpr std::size_t kRenewBite = 256;
+
+}  // namespace
+
+void Engine::renew() {
+  if (closed_ || renewals_ > 0) return;  // the answer in flight sets the next alarm, and it has a deadline
+  std::vector<std::shared_ptr<JobState>> jobs;
+  std::vector<Held> bite;
+  const auto send = [&] {
+    ++renewals_;
+    when(verbs_.extend_many(bite, options_.lease, std::max(options_.lease / 3, Milliseconds{50})),
+         [this, jobs = std::move(jobs), sent = now_](const Result<std::vector<JobId>>& answer) {
+           renewed(jobs, sent, answer);
+         });
+    jobs.clear();
+    bite.clear();
+  };
+  for (const auto& [job, held] : held_) {
+    if (held.lost) continue;
+    jobs.push_back(held.job);
+    bite.push_back({job->id, job->token});
+    if (bite.size() == kRenewBite) send();
+  }
+  if (!bite.empty()) send();
+}
+
+void Engine::renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoint sent,
+                     const Result<std::vector<JobId>>& answer) {
+  --renewals_;
+  if (!answer) {
+    call_failed(answer.error(), "extend_locks");
+    alarms_.set_earlier(Alarm::renew, now_ + std::clamp(options_.lease / 20, Milliseconds{10}, Milliseconds{1000}));
+    return;
+  }
+  const std::unordered_set<JobId> refused(answer->begin(), answer->end());
+  for (const auto& job : jobs) {
+    const auto found = held_.find(job.get());
+    if (found == held_.end() || found->second.lost) continue;
+    HeldJob& held = found->second;
+    if (!refused.contains(job->id)) {
+      held.lease_until = std::max(held.lease_until, sent + options_.lease);
+    } else if (held.phase != Phase::settling) {
+      // A settle in flight may itself be why the job is no longer held; its answer tells.
+      lose(held, "refused by the server");
+    }
+  }
+  set_lapse_alarm();
+  if (!held_.empty()) alarms_.set_earlier(Alarm::renew, std::max(sent + options_.lease / 3, now_));
+}
+
+void Engine::set_lapse_alarm() {
+  TimePoint first = TimePoint::max();
+  for (const auto& [job, held] : held_) {
+    if (!held.lost) first = std::min(first, held.lease_until);
+  }
+  alarms_.set(Alarm::lapse, first);
+}
+
+void Engine::lapse() {
+  std::vector<HeldJob*> lapsed;
+  for (auto& [job, held] : held_) {
+    if (!held.lost && held.lease_until <= now_) lapsed.push_back(&held);
+  }
+  for (HeldJob* held : lapsed) lose(*held, "not renewed in time");
+  set_lapse_alarm();
+}
+
+void Engine::lose(HeldJob& held, std::string_view why) {
+  const std::shared_ptr<JobState> job = held.job;
+  held.lost = true;
+  counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
+  log(LogLevel::warning, "worker_lease_lost", job.get(), why);
+  switch (held.phase) {
+    case Phase::settling:
+      break;
+    case Phase::waiting:
+      // The server may have done an earlier try: its answer to one more tells which.
+      held.last_try = true;
+      settle(held);
+      break;
+    case Phase::handed:
+      job->lease_lost.store(true, std::memory_order_release);
+      if (pool_->withdraw(job.get())) {
+        drop(job.get());
+        break;
+      }
+      job->stop.request_stop();
+      if (options_.on_lease_lost) {
+        try {
+          options_.on_lease_lost(Job(job));
+        } catch (...) {
+          counters_.errors.fetch_add(1, std::memory_order_relaxed);
+          log(LogLevel::error, "worker_callback_failed", job.get(), "on_lease_lost");
+        }
+      }
+      break;
+  }
+}
+
+}  // namespace worker
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,115 @@
+// Stopping: no more claims at once; the handlers up to the deadline; then everything goes back at once.
+#include <algorithm>
+
+#include "worker/engine.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace worker {
+namespace {
+
+/// How long the answers to the hand-backs are waited for once the deadline has passed.
+constexpr Milliseconds kAnswersAfterDeadline{2000};
+/// How long the answers to calls that carry no job are waited for at the very end.
+constexpr Milliseconds kLinger{500};
+
+}  // namespace
+
+void Engine::begin_stop(TimePoint deadline) {
+  stop_by_ = std::min(stop_by_, deadline);
+  if (stopping_) return;
+  stopping_ = true;
+  log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
+  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::beat}) alarms_.clear(alarm);
+  parked_ = false;
+  watch_.reset();  // a token that its BLPOP still takes goes back to the list
+  if (named_) take_name_out();
+  if (token_owed_) pass_token_on();
+
+  std::vector<HeldJob*> untouched;
+  for (auto& [job, held] : held_) {
+    if (held.phase == Phase::handed && pool_->withdraw(job)) untouched.push_back(&held);
+  }
+  for (HeldJob* held : untouched) {
+    --handed_;
+    held->outcome = HandBack();
+    settle(*held);
+  }
+  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+}
+
+void Engine::hand_back_all() {
+  expired_ = true;
+  answers_by_ = now_ + kAnswersAfterDeadline;
+  handlers_by_ = now_ + options_.stop_grace;
+  std::vector<std::shared_ptr<JobState>> running;
+  std::vector<const JobState*> lost;
+  for (auto& [job, held] : held_) {
+    if (held.phase == Phase::waiting) {
+      held.last_try = true;
+      settle(held);
+    } else if (held.phase == Phase::handed) {
+      running.push_back(held.job);
+      held.job->withdrawn.store(true, std::memory_order_release);
+      if (held.lost) {
+        held.phase = Phase::settling;  // whoever has it now settles it
+        lost.push_back(job);
+      } else {
+        held.outcome = HandBack();
+        settle(held);
+      }
+    }
+  }
+  for (const JobState* job : lost) drop(job);
+  // Callbacks of stop tokens are the user's and may take their time, so the jobs are on their way before.
+  for (const auto& job : running) job->stop.request_stop();
+}
+
+void Engine::advance_stop() {
+  if (!expired_ && now_ >= stop_by_) hand_back_all();
+  const bool settled = held_.empty() && turns_.in_flight() == 0;
+  if (settled && handed_ == 0) {
+    if (linger_by_ == TimePoint::max()) linger_by_ = now_ + kLinger;
+    if (calls_ == 0 || now_ >= linger_by_) {
+      finish();
+    } else {
+      alarms_.set(Alarm::stop, linger_by_);
+    }
+    return;
+  }
+  if (!expired_) {
+    alarms_.set(Alarm::stop, stop_by_);
+    return;
+  }
+  const bool answers_over = settled || now_ >= answers_by_;
+  const bool handlers_over = handed_ == 0 || now_ >= handlers_by_;
+  if (answers_over && handlers_over) {
+    finish();
+    return;
+  }
+  alarms_.set(Alarm::stop, std::min(answers_over ? TimePoint::max() : answers_by_,
+                                    handlers_over ? TimePoint::max() : handlers_by_));
+}
+
+void Engine::finish() {
+  finished_ = true;
+  counters_.unsettled.fetch_add(held_.size(), std::memory_order_relaxed);
+  stop_report_.unsettled += held_.size();
+  held_.clear();
+  stop_report_.leaked = pool_->shutdown();
+  counters_.leaked.store(static_cast<std::uint32_t>(stop_report_.leaked), std::memory_order_relaxed);
+  // Whoever answers from now on finds the box closed; what is in it is let go here.
+  for (const Continuation& answer : inbox_->close().answers) answer();
+  log(stop_report_.unsettled + stop_report_.leaked > 0 ? LogLevel::warning : LogLevel::info, "worker_stopped", nullptr,
+      std::to_string(stop_report_.finished) + " finished, " + std::to_string(stop_report_.handed_back) +
+          " handed back, " + std::to_string(stop_report_.unsettled) + " left to their lease, " +
+          std::to_string(stop_report_.leaked) + " handlers still run");
+  const std::lock_guard lock(mutex_);
+  report_ = stop_report_;
+  stopped_ = true;
+  stopped_changed_.notify_all();
+}
+
+}  // namespace worker
+}  // namespace v1
+}  // namespace echomq

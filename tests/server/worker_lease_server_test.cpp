@@ -1,0 +1,274 @@
+// Leases: kept as long as a run takes, and what happens to a run that has lost its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "support/proxy.hpp"
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+class WorkerLease : public WorkerTest {
+ protected:
+  /// Sleeps, but no longer than until the stop of the job is requested.
+  static bool sleep_or_stop(const Job& job, std::chrono::milliseconds time) {
+    const auto until = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < until) {
+      if (job.stop_token().stop_requested()) return false;
+      std::this_thread::sleep_for(1ms);
+    }
+    return true;
+  }
+};
+
+TEST_F(WorkerLease, AJobOfManyLeasesRunsOnceWhileOthersSweep) {
+  WorkerOptions options = quick_options(4);
+  options.lease = 300ms;
+  options.sweep_period = 50ms;
+  std::atomic<int> runs{0};
+  const auto handler = [&](Job& job) {
+    ++runs;
+    EXPECT_TRUE(sleep_or_stop(job, 1500ms));
+    return Done();
+  };
+  for (int i = 0; i < 4; ++i) enqueue();
+  Client other = open();
+  Worker first = start(handler, options), second = start_on(other.queue("work"), handler, options);
+  ASSERT_TRUE(eventually([&] { return counts().completed == 4; }));
+  EXPECT_EQ(runs, 4);
+  EXPECT_EQ(first.stats().leases_lost + second.stats().leases_lost, 0U);
+  EXPECT_EQ(first.stats().recovered + second.stats().recovered, 0U);
+}
+
+// Case 1: a worker whose link hangs for three leases; its job goes to another worker meanwhile.
+TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
+  std::mutex mutex;
+  std::vector<std::string> events;
+  auto subscription = client_
+                          ->subscribe("emq:{work}:events",
+                                      {.on_message =
+                                           [&](std::string_view, std::string_view payload) {
+                                             const std::lock_guard lock(mutex);
+                                             events.emplace_back(payload);
+                                           },
+                                       .on_gap = {}})
+                          .get();
+  ASSERT_TRUE(subscription);
+
+  Proxy proxy(server_->tcp_url());
+  Client far = open(proxy.url());
+  WorkerOptions options = quick_options();
+  options.beat = 500ms;
+  options.lease = 2s;
+  std::atomic<std::int64_t> told_after{-1}, lost_calls{0};
+  std::atomic<bool> begun{false}, lease_lost{false};
+  std::chrono::steady_clock::time_point held_at;
+  std::promise<void> released;
+  std::shared_future<void> go_on = released.get_future().share();
+  WorkerOptions options_a = options;
+  options_a.on_lease_lost = [&](const Job&) { ++lost_calls; };
+  const JobId id = enqueue();
+  Worker a = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        begun = true;
+        if (!sleep_or_stop(job, 60s)) told_after = since(held_at).count();
+        lease_lost = job.lease_lost();
+        EXPECT_FALSE(job.progress("too late"));
+        go_on.wait();
+        return Done("from a");
+      },
+      options_a);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  held_at = std::chrono::steady_clock::now();
+  proxy.hold();
+
+  std::atomic<int> runs_of_b{0};
+  Worker b = start(
+      [&](Job& job) {
+        ++runs_of_b;
+        EXPECT_EQ(job.id(), id);
+        EXPECT_EQ(job.attempt(), 2U);
+        return Done("from b");
+      },
+      options);
+  std::this_thread::sleep_for(3 * options.lease);
+  EXPECT_EQ(runs_of_b, 1);
+  EXPECT_EQ(counts().completed, 1);
+  EXPECT_GE(told_after, 0) << "the handler is told before the link is back";
+  EXPECT_LE(told_after, 2500);
+  EXPECT_TRUE(lease_lost);
+  EXPECT_EQ(lost_calls, 1);
+
+  proxy.release();
+  released.set_value();
+  ASSERT_TRUE(eventually([&] { return a.stats().settles_refused == 1; }, 20s));
+  EXPECT_EQ(a.stats().completed, 0U);
+  EXPECT_EQ(a.stats().leases_lost, 1U);
+  EXPECT_EQ(counts().completed, 1);
+  EXPECT_EQ(state(id), JobState::absent);
+  a.stop();
+  b.stop();
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const std::string& event) { return event.find("completed") != std::string::npos; }),
+            1);
+}
+
+TEST_F(WorkerLease, ARunThatTheServerNoLongerKnowsIsToldAtTheNextRenewal) {
+  WorkerOptions options = quick_options();
+  options.lease = 600ms;
+  std::atomic<bool> begun{false}, told{false};
+  const JobId id = enqueue();
+  Worker worker = start(
+      [&](Job& job) {
+        begun = true;
+        told = !sleep_or_stop(job, 10s);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  ASSERT_TRUE(client_->command("DEL", "emq:{work}:job:" + std::string(id.text())).get());
+  ASSERT_TRUE(eventually([&] { return told.load(); }, 1s));
+  EXPECT_TRUE(eventually([&] { return worker.stats().settles_refused == 1; }));
+  EXPECT_EQ(worker.stats().leases_lost, 1U);
+  EXPECT_EQ(worker.stats().completed, 0U);
+}
+
+TEST_F(WorkerLease, ALateSettleIsAcceptedWhileNobodyElseHoldsTheJob) {
+  WorkerOptions options = quick_options();
+  options.lease = 600ms;
+  std::atomic<bool> begun{false};
+  const JobId id = enqueue();
+  Worker worker = start(
+      [&](Job& job) {
+        begun = true;
+        sleep_or_stop(job, 10s);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  // As a reaper does it; with the queue paused nobody claims it again.
+  ASSERT_TRUE(queue_->pause().get());
+  const std::string text(id.text());
+  ASSERT_TRUE(client_->command("ZREM", "emq:{work}:active", text).get());
+  ASSERT_TRUE(client_->command("ZADD", "emq:{work}:pending", "0", text).get());
+  ASSERT_TRUE(client_->command("HSET", "emq:{work}:job:" + text, "state", "pending").get());
+  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }, 2s));
+  EXPECT_EQ(worker.stats().leases_lost, 1U);
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+  EXPECT_EQ(counts().pending, 0);
+}
+
+// Case 12: the reply of "done" is lost.
+TEST_F(WorkerLease, ASettleWhoseAnswerIsLostIsRepeatedAndCountsOnce) {
+  Proxy proxy(server_->tcp_url());
+  Client far = open(proxy.url());
+  std::atomic<bool> begun{false}, go{false};
+  Worker worker = start_on(far.queue("work"), [&](Job& job) {
+    if (job.payload() == "first") return Done();
+    begun = true;
+    while (!go) std::this_thread::sleep_for(1ms);
+    return Done();
+  });
+  // So that the server has the script, and its first answer is not NOSCRIPT.
+  enqueue("first");
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
+  const JobId id = enqueue();
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.hold(Direction::to_client);
+  go = true;
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+  proxy.cut();
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 2; }));
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+  EXPECT_EQ(counts().completed, 2);
+}
+
+TEST_F(WorkerLease, ASettleWaitsForTheLinkWhileTheLeaseLasts) {
+  Proxy proxy(server_->tcp_url());
+  ClientOptions client_options;
+  client_options.deadline = 300ms;
+  Client far = open(proxy.url(), client_options);
+  WorkerOptions options = quick_options();
+  options.lease = 5s;
+  std::atomic<bool> begun{false}, go{false};
+  enqueue();
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        begun = true;
+        while (!go) std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.refuse_new(true);
+  proxy.cut();
+  go = true;
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_EQ(counts().completed, 0);
+  proxy.refuse_new(false);
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }, 5s));
+  EXPECT_EQ(counts().completed, 1);
+  EXPECT_EQ(worker.stats().leases_lost, 0U);
+}
+
+// Case 13: jobs delayed for longer than the lease were delivered again and again, to all workers.
+TEST_F(WorkerLease, AJobDelayedByFiveLeasesRunsOnceAmongTwentyWorkers) {
+  WorkerOptions options = quick_options();
+  options.lease = 300ms;
+  options.sweep_period = 100ms;
+  options.beat = 500ms;
+  std::atomic<int> runs{0};
+  std::vector<Worker> workers;
+  for (int i = 0; i < 20; ++i) {
+    workers.push_back(start(
+        [&](Job&) {
+          ++runs;
+          return Done();
+        },
+        options));
+  }
+  enqueue("x", {.in = 1500ms});
+  ASSERT_TRUE(eventually([&] { return runs > 0; }, 5s));
+  std::this_thread::sleep_for(600ms);
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(counts().completed, 1);
+}
+
+TEST_F(WorkerLease, ExpiredLeasesOfOthersAreRecoveredAndCountedAsStalled) {
+  const JobId id = enqueue();
+  ASSERT_TRUE(queue_->claim({.lease = 200ms, .deadline = {}}).get().value());
+  std::atomic<std::uint64_t> attempt{0};
+  std::string stalled;
+  Worker worker = start([&](Job& job) {
+    attempt = job.attempt();
+    stalled = field(job.id(), "stalled");
+    return Done();
+  });
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1; }, 3s));
+  EXPECT_EQ(attempt, 2U);
+  EXPECT_EQ(stalled, "1");
+  EXPECT_EQ(worker.stats().recovered, 1U);
+  EXPECT_EQ(state(id), JobState::absent);
+}
+
+TEST_F(WorkerLease, MoreExpiredLeasesThanOneBiteAreRecoveredInOneSpell) {
+  enqueue_many(350);
+  for (int i = 0; i < 350; ++i) ASSERT_TRUE(queue_->claim({.lease = 1ms, .deadline = {}}).get().value());
+  Worker worker = start([&](Job&) { return Done(); }, quick_options(8));
+  ASSERT_TRUE(eventually([&] { return counts().completed == 350; }, 5s));
+  EXPECT_EQ(worker.stats().recovered, 350U);
+}
+
+}  // namespace
+}  // namespace echomq::test
