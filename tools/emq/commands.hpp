@@ -1,0 +1,23 @@
+// The subcommands: each adds itself to the parser and, when it is chosen, leaves what is to be done.
+#pragma once
+
+#include <functional>
+
+#include "session.hpp"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace emq {
+
+/// What the command line asks for; set while it is parsed, run after it was.
+using Action = std::function<Exit()>;
+
+void add_dev(CLI::App& app, Session& session, Action& chosen);
+void add_enqueue(CLI::App& app, Session& session, Action& chosen);
+void add_work(CLI::App& app, Session& session, Action& chosen);
+void add_job(CLI::App& app, Session& session, Action& chosen);
+void add_queue(CLI::App& app, Session& session, Action& chosen);
+
+}  // namespace emq

@@ -1,0 +1,74 @@
+// `emq`: the command line of EchoMQ.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "commands.hpp"
+#include "guard.hpp"
+#include "session.hpp"
+
+namespace {
+
+using emq::Exit;
+
+Exit run(int argc, char** argv, emq::Session& session) {
+  CLI::App app("EchoMQ: jobs over one Valkey, from any shell", "emq");
+  app.set_version_flag("--version", "emq " ECHOMQ_VERSION);
+  app.fallthrough();
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--url", session.url, "Server, such as valkey://user:password@host:6379/0 or unix:///path")
+      ->envname("EMQ_URL")
+      ->type_name("URL");
+  app.add_flag("--json", session.json, "Print one JSON value; errors as JSON on standard error");
+  app.add_flag("-v,--verbose", session.verbose, "Print what the connection does");
+  app.footer(
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 server unreachable, 5 refused.\n"
+      "The server is --url, else EMQ_URL, else valkey://127.0.0.1:6379.");
+
+  emq::Action chosen;
+  emq::add_dev(app, session, chosen);
+  emq::add_enqueue(app, session, chosen);
+  emq::add_work(app, session, chosen);
+  emq::add_job(app, session, chosen);
+  emq::add_queue(app, session, chosen);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked) == 0 ? Exit::ok : Exit::failed;
+  } catch (const CLI::ParseError& error) {
+    // The flag may come after whatever the parser stumbled upon.
+    for (int index = 1; index < argc; ++index) {
+      session.json |= std::string_view(argv[index]) == "--json";
+    }
+    // The parser's own words for an unknown command are that one is missing.
+    const auto rest = app.remaining();
+    const bool unknown = app.get_subcommands().empty() && !rest.empty();
+    const Exit exit =
+        session.report(Exit::usage, "usage", unknown ? "no such command or option: " + rest.front() : error.what());
+    session.note("try 'emq --help', or 'emq <command> --help'");
+    return exit;
+  }
+  const Exit exit = chosen();
+  // A reader that left early (`| head`) has what it wanted; a full disk is told like any other failure.
+  return session.flush() || exit != Exit::ok ? exit : Exit::failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A broken pipe is an error of the write, here and in what the library does.
+  (void)std::signal(SIGPIPE, SIG_IGN);
+  if (argc == 2 && std::string_view(argv[1]) == emq::kGuardArgument) {
+    return emq::run_guard();
+  }
+  emq::Session session;
+  try {
+    return static_cast<int>(run(argc, argv, session));
+  } catch (const std::exception& error) {
+    return static_cast<int>(session.report(Exit::failed, "exception", error.what()));
+  }
+}

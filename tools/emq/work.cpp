@@ -1,0 +1,376 @@
+// `emq work`: serves a queue with a shell command.
+//
+// The main thread only watches: signals, the wish to leave an empty queue, the progress line. Handlers run on the
+// worker's threads, one command each.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <csignal>
+#include <ctime>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "command_process.hpp"
+#include "commands.hpp"
+#include "echomq/queue.hpp"
+#include "echomq/worker.hpp"
+#include "guard.hpp"
+#include "keyspace/keys.hpp"
+#include "spawn.hpp"
+#include "text.hpp"
+#include "time_argument.hpp"
+
+namespace emq {
+namespace {
+
+using echomq::Milliseconds;
+using namespace std::chrono_literals;
+
+constexpr auto kTick = 100ms;
+// From SIGTERM to SIGKILL for a command; the worker waits a little longer for the thread that runs it.
+constexpr auto kKillAfter = 3s;
+constexpr auto kStopGrace = kKillAfter + 3s;
+
+struct Options {
+  std::string queue;
+  std::string command;
+  std::uint32_t concurrency = 1;
+  std::optional<std::string> lease;
+  std::optional<std::string> beat;
+  std::optional<std::string> stop_deadline;
+  std::optional<std::string> retry_delay;
+  std::uint32_t max_attempts = 3;
+  std::uint32_t max_stalled = 3;
+  bool drain = false;
+  bool quiet = false;
+};
+
+// Blocks the signals that end the tool; made before any thread is, so that all threads leave them to us.
+class Signals {
+ public:
+  Signals() {
+    ::sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      ::sigaddset(&set_, number);
+    }
+    (void)::sigprocmask(SIG_BLOCK, &set_, nullptr);
+  }
+  /// The number of one that came, 0 when none did in time.
+  [[nodiscard]] int wait(std::chrono::milliseconds limit) const {
+    const timespec time{.tv_sec = limit.count() / 1000, .tv_nsec = limit.count() % 1000 * 1'000'000};
+    const int number = ::sigtimedwait(&set_, nullptr, &time);
+    return number > 0 ? number : 0;
+  }
+
+ private:
+  sigset_t set_{};
+};
+
+// What every handler needs.
+struct Shop {
+  Session& session;
+  const Options& options;
+  Guard guard;
+  std::vector<std::string> environment;
+  std::stop_source hurry;  // requested: commands are killed at once
+};
+
+// Remarks of the worker's control thread, which must not wait for whoever reads standard error: the main thread says
+// them.
+class Remarks {
+ public:
+  void add(std::string text) {
+    const std::lock_guard guard(mutex_);
+    texts_.push_back(std::move(text));
+  }
+  void say(Session& session, Progress& progress) {
+    std::vector<std::string> texts;
+    {
+      const std::lock_guard guard(mutex_);
+      texts.swap(texts_);
+    }
+    if (texts.empty()) {
+      return;
+    }
+    progress.clear();
+    for (const std::string& text : texts) {
+      session.note(text);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+std::string how_it_ended(const CommandEnd& end) {
+  if (end.signal != 0) {
+    return fmt::format("killed by signal {}", end.signal);
+  }
+  return fmt::format("exit status {}", end.exit_status);
+}
+
+echomq::Outcome handle(Shop& shop, echomq::Job& job) {
+  std::vector<std::string> environment = shop.environment;
+  environment.push_back(fmt::format("EMQ_JOB_ID={}", job.id().text()));
+  environment.push_back(fmt::format("EMQ_QUEUE={}", job.queue().text()));
+  environment.push_back(fmt::format("EMQ_ATTEMPT={}", job.attempt()));
+  if (const auto lane = job.lane()) {
+    environment.push_back(fmt::format("EMQ_GROUP={}", lane->text()));
+  }
+  const CommandRun run{.command = shop.options.command,
+                       .input = job.payload(),
+                       .environment = environment,
+                       .kill_after = kKillAfter,
+                       // Standard output is for our one JSON value then.
+                       .output_fd = shop.session.json ? STDERR_FILENO : STDOUT_FILENO};
+  CommandEnd end = run_command(run, shop.guard, job.stop_token(), shop.hurry.get_token());
+  if (end.succeeded()) {
+    return echomq::Done();
+  }
+  // No process or descriptor left: the machine's fault, not the job's.
+  if (!end.started) {
+    shop.session.note(fmt::format("{}: {}", job.id().text(), end.error));
+    return echomq::Delay(1s);
+  }
+  // A command that was told to end may have exited with 0 and half of its work undone.
+  if (end.stopped) {
+    return echomq::HandBack();
+  }
+  if (!shop.options.quiet) {
+    shop.session.note(fmt::format("{} attempt {}: {}", job.id().text(), job.attempt(), how_it_ended(end)));
+  }
+  if (end.error.empty()) {
+    end.error = how_it_ended(end);
+  }
+  return echomq::Retry(std::move(end.error));
+}
+
+// Looks, without ever blocking, whether a queue holds no more work.
+class EmptyWatch {
+ public:
+  EmptyWatch(const echomq::Client& client, const echomq::QueueName& queue) : client_(client), keys_(queue) {}
+
+  [[nodiscard]] bool empty() {
+    if (!asked_) {
+      ask();
+      return false;
+    }
+    if (!asked_->ready()) {
+      return false;
+    }
+    auto answer = asked_->get();
+    asked_.reset();
+    if (!answer || answer->size() != kParts) {
+      return false;
+    }
+    for (const echomq::Value& depth : *answer) {
+      if (depth.as_integer() != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kParts = 4;
+
+  // One transaction: a job on its way from one place to the next must not be missed between two looks.
+  void ask() {
+    const std::string_view parts[kParts][2] = {
+        {"ZCARD", keys_.pending()}, {"ZCARD", keys_.active()}, {"ZCARD", keys_.schedule()}, {"LLEN", keys_.ring()}};
+    const echomq::CommandParts commands[kParts] = {parts[0], parts[1], parts[2], parts[3]};
+    asked_.emplace(client_.transaction(commands));
+  }
+
+  const echomq::Client& client_;
+  echomq::keyspace::QueueKeys keys_;
+  std::optional<echomq::Reply<std::vector<echomq::Value>>> asked_;
+};
+
+// Each command needs a few descriptors while it runs, and the usual limit is 1,024.
+void allow_descriptors(std::uint32_t concurrency) {
+  rlimit limit{};
+  const rlim_t wanted = 128 + rlim_t{8} * concurrency;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) {
+    return;
+  }
+  limit.rlim_cur = std::min(limit.rlim_max, wanted);
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+boost::json::object to_json(const echomq::WorkerStats& stats, const echomq::StopReport& report) {
+  return {{"claimed", stats.claimed},           {"completed", stats.completed},
+          {"retried", stats.retried},           {"dead", stats.dead},
+          {"handed_back", stats.handed_back},   {"settles_refused", stats.settles_refused},
+          {"leases_lost", stats.leases_lost},   {"recovered", stats.recovered},
+          {"dead_stalled", stats.dead_stalled}, {"errors", stats.errors},
+          {"unsettled", report.unsettled}};
+}
+
+echomq::Result<echomq::WorkerOptions> worker_options(const Options& options) {
+  echomq::WorkerOptions out;
+  out.concurrency = options.concurrency;
+  out.max_attempts = options.max_attempts;
+  out.max_stalled = options.max_stalled;
+  const auto set = [](Milliseconds& target, const std::optional<std::string>& text) -> echomq::Result<void> {
+    if (!text) {
+      return {};
+    }
+    auto parsed = parse_duration(*text);
+    if (!parsed) {
+      return echomq::fail(std::move(parsed).error());
+    }
+    target = *parsed;
+    return {};
+  };
+  if (auto ok = set(out.lease, options.lease); !ok) {
+    return echomq::fail(std::move(ok).error());
+  }
+  if (auto ok = set(out.beat, options.beat); !ok) {
+    return echomq::fail(std::move(ok).error());
+  }
+  if (auto ok = set(out.stop_deadline, options.stop_deadline); !ok) {
+    return echomq::fail(std::move(ok).error());
+  }
+  out.stop_grace = kStopGrace;
+  // A worker that looks for expired leases less often than they expire would only add to the wait.
+  out.sweep_period = std::min(out.sweep_period, out.lease);
+  if (options.retry_delay) {
+    Milliseconds delay{0};
+    if (auto ok = set(delay, options.retry_delay); !ok) {
+      return echomq::fail(std::move(ok).error());
+    }
+    out.backoff = echomq::Backoff::fixed(delay);
+  }
+  return out;
+}
+
+// From the first signal to the end: unfinished commands have until the deadline, a second signal is the deadline.
+echomq::StopReport stop(Session& session, Shop& shop, echomq::Worker& worker, const Signals& signals,
+                        Milliseconds deadline) {
+  std::future<echomq::StopReport> report =
+      std::async(std::launch::async, [&worker, deadline] { return worker.stop(deadline); });
+  int further = 0;
+  while (report.wait_for(0ms) != std::future_status::ready) {
+    if (signals.wait(20ms) == 0) {
+      continue;
+    }
+    if (++further > 1) {
+      ::_exit(128 + SIGTERM);  // the guard ends what still runs
+    }
+    session.note("handing back at once");
+    shop.hurry.request_stop();
+    (void)worker.stop(0ms);
+  }
+  return report.get();
+}
+
+Exit work(Session& session, const Options& options) {
+  ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
+  ECHOMQ_OR_REPORT(echomq::WorkerOptions settings, worker_options(options));
+  allow_descriptors(options.concurrency);
+  const Signals signals;
+  constexpr std::string_view kOurs[] = {"EMQ_JOB_ID", "EMQ_QUEUE", "EMQ_ATTEMPT", "EMQ_GROUP"};
+  ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("work", echomq::NodeLease::never));
+  Shop shop{
+      .session = session, .options = options, .guard = {}, .environment = environment_without(kOurs), .hurry = {}};
+  Remarks remarks;
+  settings.on_settled = [&](const echomq::Job& job, std::string_view verdict) {
+    if (options.quiet || verdict == "done" || verdict == "retry" || verdict == "hand_back") {
+      return;
+    }
+    remarks.add(fmt::format("{} attempt {}: {}", job.id().text(), job.attempt(), printable(verdict)));
+  };
+  settings.on_lease_lost = [&](const echomq::Job& job) {
+    remarks.add(fmt::format("{} attempt {}: lease lost, the command is stopped", job.id().text(), job.attempt()));
+  };
+  const echomq::Queue queue = client.queue(queue_name);
+  ECHOMQ_OR_REPORT(echomq::Worker worker,
+                   echomq::Worker::start(queue, [&shop](echomq::Job& job) { return handle(shop, job); }, settings));
+
+  EmptyWatch watch(client, queue_name);
+  Progress progress;
+  int signal = 0;
+  while ((signal = signals.wait(kTick)) == 0) {
+    if (options.drain && watch.empty()) {
+      break;
+    }
+    remarks.say(session, progress);
+    if (progress.due()) {
+      const echomq::WorkerStats stats = worker.stats();
+      progress.show(
+          fmt::format("{} done, {} failed, {} running", stats.completed, stats.retried + stats.dead, stats.running));
+    }
+  }
+  remarks.say(session, progress);
+  progress.clear();
+  if (signal != 0 && worker.stats().running > 0) {
+    session.note(fmt::format("stopping: {} running, up to {}; once more to hand back at once", worker.stats().running,
+                             to_text(settings.stop_deadline)));
+  }
+  const echomq::StopReport report = stop(session, shop, worker, signals, settings.stop_deadline);
+  const echomq::WorkerStats stats = worker.stats();
+  remarks.say(session, progress);
+  if (session.json) {
+    session.print_json(to_json(stats, report));
+  } else if (!options.quiet) {
+    session.note(fmt::format("{} done, {} to be retried, {} dead, {} handed back", stats.completed, stats.retried,
+                             stats.dead, stats.handed_back));
+  }
+  if (report.unsettled == 0) {
+    return Exit::ok;
+  }
+  return session.report(Exit::unreachable, "unsettled",
+                        fmt::format("{} jobs are left to their lease: the server could not be told", report.unsettled));
+}
+
+}  // namespace
+
+void add_work(CLI::App& app, Session& session, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("work", "Run a command for each job of a queue");
+  command->add_option("QUEUE", options->queue, "Queue name")->required();
+  command
+      ->add_option("-x,--exec", options->command,
+                   "Run by /bin/sh -c with the payload on standard input and EMQ_JOB_ID, EMQ_QUEUE, EMQ_ATTEMPT, "
+                   "EMQ_GROUP in the environment; exit status 0 is done, any other a retry")
+      ->type_name("CMD")
+      ->required();
+  command->add_option("-c,--concurrency", options->concurrency, "Commands that run side by side")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--lease", options->lease, "How soon a job of a dead worker is given away (15s)")
+      ->type_name("DUR");
+  command->add_option("--max-attempts", options->max_attempts, "Failures after which a job is dead")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--max-stalled", options->max_stalled, "Lost leases after which a job is dead")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--retry-delay", options->retry_delay, "Wait before a retry (1s, doubled each time up to 5m)")
+      ->type_name("DUR");
+  command->add_option("--beat", options->beat, "Longest sleep without a look at the queue (5s)")->type_name("DUR");
+  command
+      ->add_option("--stop-deadline", options->stop_deadline,
+                   "After SIGTERM or SIGINT, commands may run so long before their jobs are handed back (30s)")
+      ->type_name("DUR");
+  command->add_flag("--drain,--until-empty", options->drain,
+                    "End when nothing is pending, active or scheduled any more");
+  command->add_flag("-q,--quiet", options->quiet, "Say nothing about jobs that fail");
+  command->final_callback(
+      [&session, &chosen, options] { chosen = [&session, options] { return work(session, *options); }; });
+}
+
+}  // namespace emq
