@@ -1,0 +1,219 @@
+// Workers in processes of their own that are killed, stopped or that end themselves in the middle of a job.
+//
+// The child is this very program, started again with a filter that selects `WorkerChild`.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+/// The child: runs until it is killed. What it learns goes to the list `verdicts`.
+TEST(WorkerChild, DISABLED_Serve) {
+  const std::string url = variable("ECHOMQ_CHILD_URL");
+  if (url.empty()) GTEST_SKIP() << "started by the tests below, with their server's address";
+  const pid_t parent = ::getppid();
+  auto client = Client::open(url);
+  ASSERT_TRUE(client) << client.error().message();
+  const auto tell = [&](std::string what) { client->command("RPUSH", "verdicts", what).detach(); };
+  WorkerOptions options = quick_options(static_cast<std::uint32_t>(std::stoul(variable("ECHOMQ_CHILD_CONCURRENCY"))));
+  options.beat = 200ms;
+  options.sweep_period = 500ms;
+  options.max_stalled = 2;
+  options.on_settled = [&](const Job&, std::string_view verdict) { tell(std::string(verdict)); };
+  options.on_lease_lost = [&](const Job&) { tell("lost"); };
+  auto worker = Worker::start(client->queue("work"), [&](Job& job) {
+    if (job.payload() == "poison") std::abort();
+    if (job.payload() == "healthy") return Done();
+    // A job of four seconds, two leases: long enough to be killed or stopped in the middle.
+    for (int i = 0; i < 400 && !job.stop_token().stop_requested(); ++i) std::this_thread::sleep_for(10ms);
+    return Done();
+  }, options);
+  ASSERT_TRUE(worker) << worker.error().message();
+  while (::getppid() == parent) std::this_thread::sleep_for(50ms);
+}
+
+/// A process that runs the test above.
+class ChildWorker {
+ public:
+  ChildWorker(const std::string& url, int concurrency) {
+    std::vector<std::string> variables = {"ECHOMQ_CHILD_URL=" + url,
+                                          "ECHOMQ_CHILD_CONCURRENCY=" + std::to_string(concurrency)};
+    for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
+    std::string program = "/proc/self/exe";
+    std::vector<std::string> words = {"worker-child", "--gtest_filter=WorkerChild.DISABLED_Serve",
+                                      "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> out;
+      for (std::string& text : texts) out.push_back(text.data());
+      out.push_back(nullptr);
+      return out;
+    };
+    auto arguments = pointers(words), environment = pointers(variables);
+    // A poisoned child is meant to abort; its noise says nothing.
+    posix_spawn_file_actions_t quiet;
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
+    const int failed = posix_spawn(&pid_, program.c_str(), &quiet, nullptr, arguments.data(), environment.data());
+    posix_spawn_file_actions_destroy(&quiet);
+    if (failed != 0) throw std::system_error(failed, std::generic_category(), "posix_spawn");
+  }
+  ChildWorker(const ChildWorker&) = delete;
+  ChildWorker& operator=(const ChildWorker&) = delete;
+  ~ChildWorker() { kill(); }
+
+  void signal(int number) const {
+    if (pid_ > 0) ::kill(pid_, number);
+  }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  /// Whether it has ended by itself.
+  [[nodiscard]] bool ended() {
+    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = 0;
+    return pid_ == 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+class WorkerKill : public WorkerTest {
+ protected:
+  [[nodiscard]] WorkerOptions options(std::uint32_t concurrency = 1) {
+    WorkerOptions options = quick_options(concurrency);
+    options.lease = 2s;
+    options.sweep_period = 1s;
+    return options;
+  }
+  [[nodiscard]] std::vector<std::string> verdicts() {
+    std::vector<std::string> out;
+    const Value list = client_->command("LRANGE", "verdicts", "0", "-1").get().value();
+    for (const Value& item : list.items()) out.emplace_back(item.as_text().value());
+    return out;
+  }
+};
+
+// Case 5: a killed process lost its jobs, or they came back only at a restart or after an hour.
+TEST_F(WorkerKill, TheOtherWorkerHasAllJobsOfAKilledOneWithinLeaseAndSweep) {
+  enqueue_many(20);
+  ChildWorker child(server_->url(), 20);
+  ASSERT_TRUE(eventually([&] { return counts().active == 20; }, 20s));
+
+  std::mutex mutex;
+  std::map<std::string, int> runs;
+  Worker survivor = start(
+      [&](Job& job) {
+        const std::lock_guard lock(mutex);
+        ++runs[std::string(job.id().text())];
+        return Done();
+      },
+      options(20));
+  ASSERT_TRUE(eventually([&] { return parked(1); }));
+  child.kill();
+  const auto killed = std::chrono::steady_clock::now();
+  ASSERT_TRUE(eventually([&] { return counts().completed == 20; }, 10s));
+  std::printf("all 20 done %lld ms after the kill\n", static_cast<long long>(since(killed).count()));
+  EXPECT_LE(since(killed), 2s + 1s + 1s);
+  survivor.stop();
+  EXPECT_EQ(runs.size(), 20U);
+  for (const auto& [id, times] : runs) EXPECT_EQ(times, 1) << id;
+  EXPECT_EQ(survivor.stats().recovered, 20U);
+}
+
+// Case 6: a job that kills its process went round for ever and blocked the fleet.
+TEST_F(WorkerKill, AJobThatKillsItsProcessIsDeadAfterTheSecondDeathAndTheQueueGoesOn) {
+  const JobId poison = enqueue("poison");
+  std::optional<ChildWorker> child;
+  int deaths = 0;
+  child.emplace(server_->url(), 1);
+  ASSERT_TRUE(eventually(
+      [&] {
+        if (child->ended()) {
+          ++deaths;
+          child.emplace(server_->url(), 1);
+        }
+        return state(poison) == JobState::dead;
+      },
+      40s));
+  EXPECT_EQ(deaths, 2);
+  EXPECT_EQ(field(poison, "last_error"), "stalled");
+  enqueue("healthy");
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }, 20s));
+  EXPECT_FALSE(child->ended());
+}
+
+// Case 16: a crash ate an attempt, and attempts 1 meant straight to the archive.
+TEST_F(WorkerKill, AKillIsNoAttemptOfTheJob) {
+  const JobId id = enqueue();
+  ChildWorker child(server_->url(), 1);
+  ASSERT_TRUE(eventually([&] { return counts().active == 1; }, 20s));
+  child.kill();
+  WorkerOptions once = options();
+  once.max_attempts = 1;
+  std::string stalled;
+  Worker worker = start(
+      [&](Job& job) {
+        EXPECT_EQ(job.attempt(), 2U);
+        stalled = field(job.id(), "stalled");
+        return Retry("the one failure that it has");
+      },
+      once);
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }, 10s));
+  EXPECT_EQ(stalled, "1");
+  EXPECT_EQ(field(id, "last_error"), "the one failure that it has");
+}
+
+// Case 1: a process that is stopped for three leases goes on with a job that another worker has finished meanwhile.
+TEST_F(WorkerKill, AProcessStoppedForThreeLeasesIsRefusedAndLearnsItAtOnce) {
+  const JobId id = enqueue();
+  ChildWorker child(server_->url(), 1);
+  ASSERT_TRUE(eventually([&] { return counts().active == 1; }, 20s));
+  child.signal(SIGSTOP);
+  std::atomic<int> runs{0};
+  Worker b = start(
+      [&](Job& job) {
+        ++runs;
+        EXPECT_EQ(job.attempt(), 2U);
+        return Done();
+      },
+      options());
+  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }, 10s));
+  std::this_thread::sleep_for(3s);
+  child.signal(SIGCONT);
+  // Its handler needs two seconds more, unless it is told.
+  const auto continued = std::chrono::steady_clock::now();
+  ASSERT_TRUE(eventually([&] { return verdicts().size() >= 2; }, 10s));
+  EXPECT_LE(since(continued), 1s);
+  EXPECT_EQ(verdicts()[0], "lost");
+  EXPECT_NE(verdicts()[1].find("no such job"), std::string::npos) << verdicts()[1];
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(counts().completed, 1);
+  EXPECT_EQ(state(id), JobState::absent);
+}
+
+}  // namespace
+}  // namespace echomq::test
