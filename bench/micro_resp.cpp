@@ -15,8 +15,12 @@ namespace {
 using namespace echomq::resp;
 
 constexpr std::array<std::string_view, 7> kEnqueue = {
-    "EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "2", "emq:{thumbnails}:job:JOB0NgWEfAEJfs",
-    "emq:{thumbnails}:pending", "JOB0NgWEfAEJfs",
+    "EVALSHA",
+    "e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
+    "2",
+    "emq:{thumbnails}:job:JOB0NgWEfAEJfs",
+    "emq:{thumbnails}:pending",
+    "JOB0NgWEfAEJfs",
     "a payload of a hundred bytes, as the figures of this library are given for: it says what to do, no more",
 };
 
@@ -32,7 +36,8 @@ BENCHMARK(encode_command)->Name("resp/encode_enqueue");
 
 std::string repeated(std::string_view frame, int times) {
   std::string out;
-  for (int i = 0; i < times; ++i) out += frame;
+  for (int i = 0; i < times; ++i)
+    out += frame;
   return out;
 }
 
@@ -42,7 +47,8 @@ void scan_many(benchmark::State& state, std::string_view frame) {
   Scanner scanner;
   for (auto _ : state) {
     std::size_t at = 0;
-    while (scanner.scan(buffer.data() + at, buffer.size() - at) == Step::frame) at += scanner.frame_size();
+    while (scanner.scan(buffer.data() + at, buffer.size() - at) == Step::frame)
+      at += scanner.frame_size();
     benchmark::DoNotOptimize(at);
   }
   state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations()) * 256);
@@ -50,7 +56,8 @@ void scan_many(benchmark::State& state, std::string_view frame) {
 }
 BENCHMARK_CAPTURE(scan_many, integer, ":1\r\n")->Name("resp/scan_integer");
 BENCHMARK_CAPTURE(scan_many, ok, "+OK\r\n")->Name("resp/scan_ok");
-BENCHMARK_CAPTURE(scan_many, claim, "*3\r\n$14\r\nJOB0NgWEfAEJfs\r\n$12\r\nsome payload\r\n:1\r\n")->Name("resp/scan_claim");
+BENCHMARK_CAPTURE(scan_many, claim, "*3\r\n$14\r\nJOB0NgWEfAEJfs\r\n$12\r\nsome payload\r\n:1\r\n")
+    ->Name("resp/scan_claim");
 
 /// One reply with a hundred jobs: id, payload, token.
 std::string batch() {
@@ -60,7 +67,8 @@ std::string batch() {
 void scan_batch(benchmark::State& state) {
   const std::string buffer = batch();
   Scanner scanner;
-  for (auto _ : state) benchmark::DoNotOptimize(scanner.scan(buffer));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(scanner.scan(buffer));
   state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations()) * 100);
 }
 BENCHMARK(scan_batch)->Name("resp/scan_batch_of_100");
@@ -81,7 +89,8 @@ BENCHMARK(view_batch)->Name("resp/view_batch_of_100");
 
 void value_batch(benchmark::State& state) {
   const std::string buffer = batch();
-  for (auto _ : state) benchmark::DoNotOptimize(to_value(View(buffer)));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(to_value(View(buffer)));
   state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations()) * 100);
 }
 BENCHMARK(value_batch)->Name("resp/value_batch_of_100");

@@ -74,7 +74,7 @@ struct ClientOptions {
   std::chrono::milliseconds heartbeat{5000};
   /// Reconnecting waits `backoff_initial`, doubled each time up to `backoff_max`, each plus up to half at random.
   std::chrono::milliseconds backoff_initial{50};
-  std::chrono::milliseconds backoff_max{2000};
+  std::chrono::milliseconds backoff_max{500};
   /// How long after it was first written a call that is safe to repeat may be sent again on a new connection.
   std::chrono::milliseconds resend_window{15000};
 

@@ -113,7 +113,8 @@ class BrandedId {
     if (literal[kSize] != '\0' || detail::check_id({literal, kSize}, value) != detail::IdFault::none) {
       throw "not a branded id: three letters A to Z, then eleven base62 digits up to AzL8n0Y58m7";
     }
-    for (std::size_t i = 0; i < kSize; ++i) text_[i] = literal[i];
+    for (std::size_t i = 0; i < kSize; ++i)
+      text_[i] = literal[i];
   }
 
   /// Errors, in this order: id_length, id_namespace, id_charset, id_range. The text names the value.
@@ -141,7 +142,9 @@ class BrandedId {
     return static_cast<std::uint16_t>((value() >> 12) & 0x3FF);
   }
   /// 0..4095.
-  [[nodiscard]] constexpr std::uint16_t sequence() const noexcept { return static_cast<std::uint16_t>(value() & 0xFFF); }
+  [[nodiscard]] constexpr std::uint16_t sequence() const noexcept {
+    return static_cast<std::uint16_t>(value() & 0xFFF);
+  }
   /// Whether this id may stand where a job is expected; servers refuse others with `wrong_kind`.
   [[nodiscard]] constexpr bool is_job() const noexcept { return brand() == "JOB"; }
 
@@ -154,7 +157,8 @@ class BrandedId {
   struct Checked {};
   /// 14 bytes that `detail::check_id` has found sound.
   constexpr BrandedId(Checked, const char* text) noexcept {
-    for (std::size_t i = 0; i < kSize; ++i) text_[i] = text[i];
+    for (std::size_t i = 0; i < kSize; ++i)
+      text_[i] = text[i];
   }
 
  private:
@@ -209,7 +213,8 @@ class EventId : public BrandedId {
   constexpr EventId() noexcept : BrandedId(kFirst) {}
   /// `EventId{"EVT000xY9Wvvcd"}`, checked by the compiler.
   consteval EventId(const char (&literal)[kSize + 1]) : BrandedId(literal) {  // NOLINT(google-explicit-constructor)
-    if (brand() != "EVT") throw "an event id is EVT-namespaced";
+    if (brand() != "EVT")
+      throw "an event id is EVT-namespaced";
   }
   /// Errors as `BrandedId::parse`, then wrong_kind.
   [[nodiscard]] static Result<EventId> parse(std::string_view text);

@@ -53,7 +53,8 @@ class InlineName {
 
  protected:
   constexpr explicit InlineName(std::string_view text) noexcept : size_(static_cast<std::uint8_t>(text.size())) {
-    for (std::size_t i = 0; i < text.size(); ++i) bytes_[i] = text[i];
+    for (std::size_t i = 0; i < text.size(); ++i)
+      bytes_[i] = text[i];
   }
 
  private:
@@ -79,7 +80,8 @@ class QueueName : public detail::InlineName<128> {
  private:
   constexpr explicit QueueName(std::string_view text) noexcept : InlineName(text) {}
   static consteval std::string_view checked(std::string_view text) {
-    if (!is_valid(text)) throw "not a queue name: 1 to 128 of A-Z a-z 0-9 . _ - and not `emq`";
+    if (!is_valid(text))
+      throw "not a queue name: 1 to 128 of A-Z a-z 0-9 . _ - and not `emq`";
     return text;
   }
 };
@@ -99,7 +101,8 @@ class DedupId : public detail::InlineName<255> {
  private:
   constexpr explicit DedupId(std::string_view text) noexcept : InlineName(text) {}
   static consteval std::string_view checked(std::string_view text) {
-    if (!is_valid(text)) throw "not a deduplication id: 1 to 255 of A-Z a-z 0-9 . _ -";
+    if (!is_valid(text))
+      throw "not a deduplication id: 1 to 255 of A-Z a-z 0-9 . _ -";
     return text;
   }
 };

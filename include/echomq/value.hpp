@@ -31,7 +31,7 @@ class Value {
     text,        ///< simple, bulk and verbatim strings; any bytes
     error,
     array,
-    map,         ///< keys and values in turn, in the server's order
+    map,  ///< keys and values in turn, in the server's order
     set,
     push,
   };
@@ -66,7 +66,8 @@ class Value {
     return *this;
   }
   ~Value() {
-    if (const Items* items = std::get_if<Items>(&data_); items != nullptr && !items->empty()) release();
+    if (const Items* items = std::get_if<Items>(&data_); items != nullptr && !items->empty())
+      release();
   }
   void swap(Value& other) noexcept {
     std::swap(kind_, other.kind_);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "identity/quoted.hpp"
 #include "result/try.hpp"
@@ -52,9 +53,10 @@ inline void write_base62(char* out, std::uint64_t value) noexcept {
 }  // namespace
 
 Result<Base62> base62_encode(std::uint64_t value) {
-  if (value > kMaxIdValue) return fail(Errc::id_range, std::to_string(value));
-  Base62 digits;
-  write_base62(digits.data(), value);
+  if (value > kMaxIdValue)
+    return fail(Errc::id_range, std::to_string(value));
+  Result<Base62> digits(std::in_place);
+  write_base62(digits->data(), value);
   return digits;
 }
 
@@ -64,46 +66,55 @@ Result<std::uint64_t> base62_decode(std::string_view digits) {
   }
   std::uint64_t value = 0;
   const detail::IdFault fault = detail::read_base62(digits.data(), value);
-  if (fault != detail::IdFault::none) return refuse(fault, digits);
+  if (fault != detail::IdFault::none)
+    return refuse(fault, digits);
   return value;
 }
 
 Result<BrandedId> BrandedId::parse(std::string_view text) {
   std::uint64_t value = 0;
   const detail::IdFault fault = detail::check_id(text, value);
-  if (fault != detail::IdFault::none) return refuse(fault, text);
+  if (fault != detail::IdFault::none)
+    return refuse(fault, text);
   return BrandedId(Checked{}, text.data());
 }
 
 Result<BrandedId> BrandedId::encode(std::string_view brand, std::uint64_t value) {
-  if (value > kMaxIdValue) return fail(Errc::id_range, std::to_string(value));
-  if (brand.size() != 3) return refuse(detail::IdFault::brand, brand);
+  if (value > kMaxIdValue)
+    return fail(Errc::id_range, std::to_string(value));
+  if (brand.size() != 3)
+    return refuse(detail::IdFault::brand, brand);
   for (const char letter : brand) {
-    if (letter < 'A' || letter > 'Z') return refuse(detail::IdFault::brand, brand);
+    if (letter < 'A' || letter > 'Z')
+      return refuse(detail::IdFault::brand, brand);
   }
-  BrandedId id;
-  std::memcpy(id.text_.data(), brand.data(), 3);
-  write_base62(id.text_.data() + 3, value);
+  // Written where it is returned: bytes just stored one by one are slow to copy as a whole.
+  Result<BrandedId> id(std::in_place);
+  std::memcpy(id->text_.data(), brand.data(), 3);
+  write_base62(id->text_.data() + 3, value);
   return id;
 }
 
 Result<BrandedId> BrandedId::smallest_for(std::string_view brand, UnixMillis time) {
   const std::int64_t since = time <= kIdEpoch ? 0 : (time - kIdEpoch).count();
-  if (since > kMaxTime) return fail(Errc::id_range, std::to_string(time.time_since_epoch().count()) + " ms");
+  if (since > kMaxTime)
+    return fail(Errc::id_range, std::to_string(time.time_since_epoch().count()) + " ms");
   return encode(brand, static_cast<std::uint64_t>(since) << 22);
 }
 
 Result<JobId> JobId::parse(std::string_view text) {
   std::uint64_t value = 0;
   const detail::IdFault fault = detail::check_id(text, value);
-  if (fault != detail::IdFault::none) return refuse(fault, text);
+  if (fault != detail::IdFault::none)
+    return refuse(fault, text);
   return JobId(Checked{}, text.data());
 }
 
 Result<LaneId> LaneId::parse(std::string_view text) {
   std::uint64_t value = 0;
   const detail::IdFault fault = detail::check_id(text, value);
-  if (fault != detail::IdFault::none) return refuse(fault, text);
+  if (fault != detail::IdFault::none)
+    return refuse(fault, text);
   return LaneId(Checked{}, text.data());
 }
 
@@ -130,14 +141,18 @@ Result<EventId> EventId::smallest_for(UnixMillis time) {
 }
 
 Result<EventId> EventId::from_entry_id(std::string_view entry) {
-  const auto refused = [&] { return fail(Errc::invalid_id, "not the stream entry id of a record: " + identity::quoted(entry)); };
+  const auto refused = [&] {
+    return fail(Errc::invalid_id, "not the stream entry id of a record: " + identity::quoted(entry));
+  };
   const char* const end = entry.data() + entry.size();
   std::uint64_t milliseconds = 0;
   std::uint64_t tail = 0;
   const auto first = std::from_chars(entry.data(), end, milliseconds);
-  if (first.ec != std::errc() || first.ptr == end || *first.ptr != '-') return refused();
+  if (first.ec != std::errc() || first.ptr == end || *first.ptr != '-')
+    return refused();
   const auto second = std::from_chars(first.ptr + 1, end, tail);
-  if (second.ec != std::errc() || second.ptr != end || tail > kTail) return refused();
+  if (second.ec != std::errc() || second.ptr != end || tail > kTail)
+    return refused();
   const auto epoch = static_cast<std::uint64_t>(kIdEpoch.time_since_epoch().count());
   if (milliseconds < epoch || milliseconds - epoch > static_cast<std::uint64_t>(kMaxTime)) {
     return fail(Errc::id_range, identity::quoted(entry));
@@ -150,7 +165,8 @@ EntryId EventId::entry_id() const noexcept {
   const std::uint64_t number = value();
   char* const begin = out.text_.data();
   char* const end = begin + out.text_.size();
-  char* at = std::to_chars(begin, end, kIdEpoch.time_since_epoch().count() + static_cast<std::int64_t>(number >> 22)).ptr;
+  char* at =
+      std::to_chars(begin, end, kIdEpoch.time_since_epoch().count() + static_cast<std::int64_t>(number >> 22)).ptr;
   *at++ = '-';
   at = std::to_chars(at, end, number & kTail).ptr;
   out.size_ = static_cast<std::uint8_t>(at - begin);

@@ -24,7 +24,9 @@ constexpr std::int64_t kStep = std::int64_t{1} << kSequenceShift;
 constexpr std::int64_t kMaxTime = (std::int64_t{1} << 41) - 1;
 
 /// The cell of a minter that has seen no representable time.
-[[nodiscard]] constexpr std::int64_t unset(std::int64_t node) noexcept { return -(std::int64_t{1} << kTimeShift) + node; }
+[[nodiscard]] constexpr std::int64_t unset(std::int64_t node) noexcept {
+  return -(std::int64_t{1} << kTimeShift) + node;
+}
 
 /// Milliseconds behind the real steady clock at worst, but three times as cheap to read.
 [[nodiscard]] std::int64_t coarse_steady() noexcept {
@@ -45,7 +47,8 @@ Minter::Minter(std::uint16_t node, ClockFn now_ms)
       now_ms_(std::move(now_ms)) {
   assert(node <= kMaxNode && "whoever leased or was given the node id has checked it");
   const std::int64_t now = now_since_epoch();
-  if (now >= 0 && now <= kMaxTime) cell_.store((now << kTimeShift) | (node & kNodeMask), std::memory_order_relaxed);
+  if (now >= 0 && now <= kMaxTime)
+    cell_.store((now << kTimeShift) | (node & kNodeMask), std::memory_order_relaxed);
 }
 
 std::int64_t Minter::now_since_epoch() const {
@@ -60,11 +63,14 @@ Result<std::uint64_t> Minter::next() {
   // The clock is read before the lease is checked: whatever happens to this thread in between and afterwards, the id
   // carries a time at which the node id was held.
   const std::int64_t now = now_since_epoch();
-  if (lapsed()) return fail(Errc::node_lease_lost, "the node id is not known to be held any more");
-  if (now > kMaxTime) return fail(Errc::minter_exhausted, "the clock is past the last representable instant");
+  if (lapsed())
+    return fail(Errc::node_lease_lost, "the node id is not known to be held any more");
+  if (now > kMaxTime)
+    return fail(Errc::minter_exhausted, "the clock is past the last representable instant");
   std::int64_t last = cell_.load(std::memory_order_relaxed);
   for (;;) {
-    if (now < 0 && last < 0) return fail(Errc::minter_exhausted, "the clock is before 2024-01-01");
+    if (now < 0 && last < 0)
+      return fail(Errc::minter_exhausted, "the clock is before 2024-01-01");
     if (last > std::numeric_limits<std::int64_t>::max() - kStep) {
       return fail(Errc::minter_exhausted, "the logical clock is past the last representable instant");
     }
@@ -88,7 +94,8 @@ Result<BrandedId> Minter::next(std::string_view brand) {
 void Minter::set_valid_until(std::chrono::steady_clock::time_point until) noexcept {
   constexpr std::int64_t kMargin = std::chrono::nanoseconds(kCoarse).count();
   std::int64_t limit = nanoseconds(until);
-  if (until != std::chrono::steady_clock::time_point::max() && limit > std::numeric_limits<std::int64_t>::min() + kMargin) {
+  if (until != std::chrono::steady_clock::time_point::max() &&
+      limit > std::numeric_limits<std::int64_t>::min() + kMargin) {
     limit -= kMargin;
   }
   valid_until_.store(limit, std::memory_order_release);
@@ -109,18 +116,21 @@ void Minter::resume(std::uint16_t node, std::chrono::steady_clock::time_point un
       const std::int64_t time = std::min(last >> kTimeShift, kMaxTime - 1);
       moved = last < 0 ? unset(node & kNodeMask) : ((time + 1) << kTimeShift) | (node & kNodeMask);
     }
-    if (cell_.compare_exchange_weak(last, moved, std::memory_order_relaxed)) break;
+    if (cell_.compare_exchange_weak(last, moved, std::memory_order_relaxed))
+      break;
   }
   set_valid_until(until);
 }
 
 void Minter::advance_past(UnixMillis time) noexcept {
   const std::int64_t since = std::min((time - kIdEpoch).count(), kMaxTime - 1);
-  if (since < 0) return;
+  if (since < 0)
+    return;
   std::int64_t last = cell_.load(std::memory_order_relaxed);
   for (;;) {
     const std::int64_t moved = ((since + 1) << kTimeShift) | (last & kNodeMask);
-    if (moved <= last || cell_.compare_exchange_weak(last, moved, std::memory_order_relaxed)) return;
+    if (moved <= last || cell_.compare_exchange_weak(last, moved, std::memory_order_relaxed))
+      return;
   }
 }
 

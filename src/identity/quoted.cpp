@@ -17,7 +17,8 @@ std::string quoted(std::string_view value) {
       out += kHex[code & 15U];
       continue;
     }
-    if (byte == '"' || byte == '\\') out += '\\';
+    if (byte == '"' || byte == '\\')
+      out += '\\';
     out += byte;
   }
   out += '"';

@@ -55,12 +55,15 @@ constexpr std::string_view kJobHead = "emq:{q}:job:<id>:";
 
 consteval bool table_is_in_order() {
   for (std::size_t i = 0; i < kTable.size(); ++i) {
-    if (static_cast<std::size_t>(kTable[i].type) != i) return false;
+    if (static_cast<std::size_t>(kTable[i].type) != i)
+      return false;
     const bool fixed = kTable[i].key.starts_with(kQueueHead) && kTable[i].key.find('<') == std::string_view::npos;
-    if (fixed != (i < kFixedKeys)) return false;
+    if (fixed != (i < kFixedKeys))
+      return false;
   }
   for (std::size_t i = 0; i < kSubkeys; ++i) {
-    if (!kTable[static_cast<std::size_t>(KeyType::job_logs) + i].key.starts_with(kJobHead)) return false;
+    if (!kTable[static_cast<std::size_t>(KeyType::job_logs) + i].key.starts_with(kJobHead))
+      return false;
   }
   return static_cast<std::size_t>(KeyType::unclassified) == kKeyTypes;
 }
@@ -85,23 +88,28 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
 
 /// Takes `prefix` off the front of `text` when it is there.
 [[nodiscard]] constexpr bool take(std::string_view& text, std::string_view prefix) noexcept {
-  if (!text.starts_with(prefix)) return false;
+  if (!text.starts_with(prefix))
+    return false;
   text.remove_prefix(prefix.size());
   return true;
 }
 
 [[nodiscard]] KeyInfo classify_cache(std::string_view rest) noexcept {
   const std::size_t close = rest.find("}:");
-  if (close == std::string_view::npos || close == 0 || rest.find('}') != close || !is_id(rest.substr(close + 2))) return {};
+  if (close == std::string_view::npos || close == 0 || rest.find('}') != close || !is_id(rest.substr(close + 2)))
+    return {};
   return {KeyType::cache, rest.substr(0, close), rest.substr(close + 2)};
 }
 
 [[nodiscard]] KeyInfo classify_reserve(std::string_view key) noexcept {
-  if (take(key, "ecc:{")) return classify_cache(key);
+  if (take(key, "ecc:{"))
+    return classify_cache(key);
   for (const KeyType type : {KeyType::version, KeyType::locks, KeyType::bundle, KeyType::nodes}) {
-    if (key == spec(type).key) return {type, {}, {}};
+    if (key == spec(type).key)
+      return {type, {}, {}};
   }
-  if (take(key, "{emq}:migration:") && QueueName::is_valid(key)) return {KeyType::migration, {}, key};
+  if (take(key, "{emq}:migration:") && QueueName::is_valid(key))
+    return {KeyType::migration, {}, key};
   return {};
 }
 
@@ -110,23 +118,30 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
   constexpr std::pair<KeyType, std::string_view> kNone{KeyType::unclassified, {}};
   if (take(rest, "job:")) {
     const std::string_view id = rest.substr(0, BrandedId::kSize);
-    if (!is_id(id)) return kNone;
+    if (!is_id(id))
+      return kNone;
     rest.remove_prefix(BrandedId::kSize);
-    if (rest.empty()) return {KeyType::job, id};
-    if (!take(rest, ":")) return kNone;
+    if (rest.empty())
+      return {KeyType::job, id};
+    if (!take(rest, ":"))
+      return kNone;
     for (std::size_t i = 0; i < kSubkeys; ++i) {
-      if (rest != word(static_cast<Subkey>(i))) continue;
+      if (rest != word(static_cast<Subkey>(i)))
+        continue;
       return {static_cast<KeyType>(static_cast<std::size_t>(KeyType::job_logs) + i), id};
     }
     return kNone;
   }
   if (take(rest, "g:")) {
     const std::string_view group = rest.substr(0, BrandedId::kSize);
-    if (!is_id(group) || rest.substr(BrandedId::kSize) != ":pending") return kNone;
+    if (!is_id(group) || rest.substr(BrandedId::kSize) != ":pending")
+      return kNone;
     return {KeyType::lane, group};
   }
-  if (take(rest, "de:")) return DedupId::is_valid(rest) ? std::pair{KeyType::dedup, rest} : kNone;
-  if (take(rest, "repeat:")) return rest.empty() ? kNone : std::pair{KeyType::repeat_record, rest};
+  if (take(rest, "de:"))
+    return DedupId::is_valid(rest) ? std::pair{KeyType::dedup, rest} : kNone;
+  if (take(rest, "repeat:"))
+    return rest.empty() ? kNone : std::pair{KeyType::repeat_record, rest};
   if (take(rest, "stream:")) {
     constexpr std::string_view kArchived = ":archived";
     if (rest.size() > kArchived.size() && rest.ends_with(kArchived)) {
@@ -164,7 +179,8 @@ std::string_view to_string(Subkey subkey) noexcept { return word(subkey); }
 
 char* KeyText::make_room(std::size_t size) {
   size_ = size;
-  if (size <= kInline) return small_.data();
+  if (size <= kInline)
+    return small_.data();
   large_.resize(size);
   return large_.data();
 }
@@ -185,16 +201,20 @@ KeyText migration_key(const QueueName& queue) { return KeyText::of("{emq}:migrat
 
 KeyInfo classify(std::string_view key) noexcept {
   std::string_view rest = key;
-  if (!take(rest, "emq:{")) return classify_reserve(key);
+  if (!take(rest, "emq:{"))
+    return classify_reserve(key);
   const std::size_t close = rest.find("}:");
-  if (close == std::string_view::npos || !QueueName::is_valid(rest.substr(0, close))) return {};
+  if (close == std::string_view::npos || !QueueName::is_valid(rest.substr(0, close)))
+    return {};
   const std::string_view queue = rest.substr(0, close);
   rest.remove_prefix(close + 2);
   for (std::size_t i = 0; i < kFixedKeys; ++i) {
-    if (rest == suffix(static_cast<KeyType>(i))) return {static_cast<KeyType>(i), queue, {}};
+    if (rest == suffix(static_cast<KeyType>(i)))
+      return {static_cast<KeyType>(i), queue, {}};
   }
   const auto [type, part] = classify_variable(rest);
-  if (type == KeyType::unclassified) return {};
+  if (type == KeyType::unclassified)
+    return {};
   return {type, queue, part};
 }
 

@@ -122,13 +122,16 @@ class KeyText {
   [[nodiscard]] std::string str() const { return std::string(view()); }
 
   KeyText(const KeyText& other) : size_(other.size_), large_(other.large_) {
-    if (large_.empty()) std::memcpy(small_.data(), other.small_.data(), size_);
+    if (large_.empty())
+      std::memcpy(small_.data(), other.small_.data(), size_);
   }
   KeyText& operator=(const KeyText& other) {
-    if (this == &other) return *this;
+    if (this == &other)
+      return *this;
     large_ = other.large_;
     size_ = other.size_;
-    if (large_.empty()) std::memcpy(small_.data(), other.small_.data(), size_);
+    if (large_.empty())
+      std::memcpy(small_.data(), other.small_.data(), size_);
     return *this;
   }
   ~KeyText() = default;
@@ -137,7 +140,8 @@ class KeyText {
   KeyText() noexcept {}  // NOLINT: the buffer is left as it is
   [[nodiscard]] char* make_room(std::size_t size);
   [[nodiscard]] static char* append(char* at, std::string_view part) noexcept {
-    if (!part.empty()) std::memcpy(at, part.data(), part.size());
+    if (!part.empty())
+      std::memcpy(at, part.data(), part.size());
     return at + part.size();
   }
 
@@ -194,7 +198,9 @@ class QueueKeys {
     return KeyText::of(job_prefix_, id.text(), ":", to_string(subkey));
   }
   /// `emq:{q}:g:<group>:pending`.
-  [[nodiscard]] KeyText lane(const BrandedId& group) const { return KeyText::of(base_, "g:", group.text(), ":pending"); }
+  [[nodiscard]] KeyText lane(const BrandedId& group) const {
+    return KeyText::of(base_, "g:", group.text(), ":pending");
+  }
   /// `emq:{q}:de:<did>`.
   [[nodiscard]] KeyText dedup(const DedupId& id) const { return KeyText::of(base_, "de:", id.text()); }
   /// `emq:{q}:repeat:<name>`. The name is the caller's to check: other runtimes take any bytes.

@@ -18,12 +18,26 @@ namespace resp {
 
 /// The number of decimal digits of `value`.
 [[nodiscard]] constexpr std::size_t digits_of(std::uint64_t value) noexcept {
-  constexpr std::uint64_t kPowers[20] = {
-      0ULL,                10ULL,                100ULL,                1000ULL,           10000ULL,
-      100000ULL,           1000000ULL,           10000000ULL,           100000000ULL,      1000000000ULL,
-      10000000000ULL,      100000000000ULL,      1000000000000ULL,      10000000000000ULL, 100000000000000ULL,
-      1000000000000000ULL, 10000000000000000ULL, 100000000000000000ULL, 1000000000000000000ULL,
-      10000000000000000000ULL};
+  constexpr std::uint64_t kPowers[20] = {0ULL,
+                                         10ULL,
+                                         100ULL,
+                                         1000ULL,
+                                         10000ULL,
+                                         100000ULL,
+                                         1000000ULL,
+                                         10000000ULL,
+                                         100000000ULL,
+                                         1000000000ULL,
+                                         10000000000ULL,
+                                         100000000000ULL,
+                                         1000000000000ULL,
+                                         10000000000000ULL,
+                                         100000000000000ULL,
+                                         1000000000000000ULL,
+                                         10000000000000000ULL,
+                                         100000000000000000ULL,
+                                         1000000000000000000ULL,
+                                         10000000000000000000ULL};
   // 1233 / 4096 is log10(2) closely enough for 64 bits.
   const auto guess = (static_cast<std::size_t>(std::bit_width(value | 1)) * 1233) >> 12;
   return guess + static_cast<std::size_t>(value >= kPowers[guess] || guess == 0);
@@ -54,7 +68,8 @@ inline char* write_line(char* out, char lead, std::uint64_t value) noexcept {
 inline char* write_count(char* out, std::size_t parts) noexcept { return write_line(out, '*', parts); }
 inline char* write_bulk(char* out, std::string_view text) noexcept {
   out = write_line(out, '$', text.size());
-  if (!text.empty()) std::memcpy(out, text.data(), text.size());
+  if (!text.empty())
+    std::memcpy(out, text.data(), text.size());
   out += text.size();
   *out++ = '\r';
   *out++ = '\n';
@@ -64,13 +79,15 @@ inline char* write_bulk(char* out, std::string_view text) noexcept {
 /// The exact size of the command. An empty span is `*0`.
 [[nodiscard]] inline std::size_t encoded_size(std::span<const std::string_view> parts) noexcept {
   std::size_t size = count_size(parts.size());
-  for (const std::string_view part : parts) size += bulk_size(part);
+  for (const std::string_view part : parts)
+    size += bulk_size(part);
   return size;
 }
 /// Writes the command into `encoded_size(parts)` bytes; gives the end.
 inline char* encode_to(char* out, std::span<const std::string_view> parts) noexcept {
   out = write_count(out, parts.size());
-  for (const std::string_view part : parts) out = write_bulk(out, part);
+  for (const std::string_view part : parts)
+    out = write_bulk(out, part);
   return out;
 }
 

@@ -13,10 +13,13 @@ namespace resp {
 
 /// Whether the text is `[+-]<digits>`.
 [[nodiscard]] constexpr bool is_integer_text(std::string_view text) noexcept {
-  if (!text.empty() && (text.front() == '-' || text.front() == '+')) text.remove_prefix(1);
-  if (text.empty()) return false;
+  if (!text.empty() && (text.front() == '-' || text.front() == '+'))
+    text.remove_prefix(1);
+  if (text.empty())
+    return false;
   for (const char byte : text) {
-    if (!is_digit(byte)) return false;
+    if (!is_digit(byte))
+      return false;
   }
   return true;
 }

@@ -16,11 +16,11 @@ namespace resp {
 
 /// What a frame may be at most. Beyond is an error: the stream is not a server's, or not for us.
 struct Limits {
-  std::size_t depth = 32;                            ///< nested aggregates, attributes included; at most 64
-  std::uint64_t bulk = std::uint64_t{1} << 30;       ///< bytes of one string
-  std::uint64_t elements = std::uint64_t{1} << 28;   ///< of one aggregate
-  std::size_t line = std::size_t{64} << 10;          ///< bytes of a line: simple strings, errors, big numbers
-  std::uint64_t frame = std::uint64_t{4} << 30;      ///< bytes of a whole frame
+  std::size_t depth = 32;                           ///< nested aggregates, attributes included; at most 64
+  std::uint64_t bulk = std::uint64_t{1} << 30;      ///< bytes of one string
+  std::uint64_t elements = std::uint64_t{1} << 28;  ///< of one aggregate
+  std::size_t line = std::size_t{64} << 10;         ///< bytes of a line: simple strings, errors, big numbers
+  std::uint64_t frame = std::uint64_t{4} << 30;     ///< bytes of a whole frame
 };
 
 enum class Step : std::uint8_t {
@@ -80,8 +80,8 @@ class Scanner {
   std::size_t depth_ = 0;
   const char* error_ = "";
   bool push_ = false;
-  bool between_ = true;     // no frame is begun
-  bool attributed_ = false; // an attribute was read whose value is to come
+  bool between_ = true;      // no frame is begun
+  bool attributed_ = false;  // an attribute was read whose value is to come
   std::array<Level, kMaxDepth> levels_{};
 };
 

@@ -66,28 +66,34 @@ std::string_view Value::error_text() const noexcept {
 }
 
 std::optional<bool> Value::as_bool() const noexcept {
-  if (const auto* flag = std::get_if<bool>(&data_)) return *flag;
+  if (const auto* flag = std::get_if<bool>(&data_))
+    return *flag;
   const auto* number = std::get_if<std::int64_t>(&data_);
-  if (number == nullptr || *number < 0 || *number > 1) return std::nullopt;
+  if (number == nullptr || *number < 0 || *number > 1)
+    return std::nullopt;
   return *number == 1;
 }
 
 std::optional<std::int64_t> Value::as_integer() const noexcept {
-  if (const auto* number = std::get_if<std::int64_t>(&data_)) return *number;
+  if (const auto* number = std::get_if<std::int64_t>(&data_))
+    return *number;
   const auto text = as_text();
   return text ? resp::parse_integer(*text) : std::nullopt;
 }
 
 std::optional<double> Value::as_double() const noexcept {
-  if (const auto* number = std::get_if<double>(&data_)) return *number;
-  if (const auto* number = std::get_if<std::int64_t>(&data_)) return static_cast<double>(*number);
+  if (const auto* number = std::get_if<double>(&data_))
+    return *number;
+  if (const auto* number = std::get_if<std::int64_t>(&data_))
+    return static_cast<double>(*number);
   const auto text = as_text();
   return text ? resp::parse_double(*text) : std::nullopt;
 }
 
 std::optional<std::string_view> Value::as_text() const noexcept {
   const auto* bytes = std::get_if<std::string>(&data_);
-  if (bytes == nullptr || kind_ == Kind::error) return std::nullopt;
+  if (bytes == nullptr || kind_ == Kind::error)
+    return std::nullopt;
   return std::string_view(*bytes);
 }
 
@@ -98,9 +104,11 @@ std::span<const Value> Value::items() const noexcept {
 
 const Value* Value::find(std::string_view key) const noexcept {
   const auto all = items();
-  if (kind_ != Kind::map && kind_ != Kind::array) return nullptr;
+  if (kind_ != Kind::map && kind_ != Kind::array)
+    return nullptr;
   for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
-    if (all[i].as_text() == key) return &all[i + 1];
+    if (all[i].as_text() == key)
+      return &all[i + 1];
   }
   return nullptr;
 }
@@ -126,26 +134,30 @@ std::string Value::take_text() noexcept {
 void Value::release() noexcept {
   Items& items = std::get<Items>(data_);
   const auto nested = [](const Value& item) { return std::holds_alternative<Items>(item.data_); };
-  if (std::ranges::none_of(items, nested)) return;
+  if (std::ranges::none_of(items, nested))
+    return;
   // Lifts grandchildren up before their parents go, so that no destructor below finds anything nested.
   while (!items.empty()) {
     Value last = std::move(items.back());
     items.pop_back();
     auto* below = std::get_if<Items>(&last.data_);
-    if (below == nullptr) continue;
+    if (below == nullptr)
+      continue;
     if (items.empty()) {
       items.swap(*below);
       continue;
     }
     for (Value& item : *below) {
-      if (nested(item)) items.push_back(std::move(item));
+      if (nested(item))
+        items.push_back(std::move(item));
     }
     below->clear();
   }
 }
 
 bool Value::equal(const Value& a, const Value& b) noexcept {
-  if (a.kind_ != b.kind_) return false;
+  if (a.kind_ != b.kind_)
+    return false;
   if (a.kind_ == Kind::real) {
     const double x = std::get<double>(a.data_);
     const double y = std::get<double>(b.data_);
@@ -164,7 +176,8 @@ std::string Value::to_string() const {
   out += kind_ == Kind::set ? "set [" : kind_ == Kind::push ? "push [" : braces ? "{" : "[";
   const auto all = items();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i > 0) out += braces && i % 2 == 1 ? ": " : ", ";
+    if (i > 0)
+      out += braces && i % 2 == 1 ? ": " : ", ";
     out += all[i].to_string();
   }
   out += braces ? '}' : ']';

@@ -32,7 +32,8 @@ struct Header {
     header.streamed = *at == '?';
     ++at;
   }
-  while (at < limit && is_digit(*at)) header.number = header.number * 10 + static_cast<std::uint64_t>(*at++ - '0');
+  while (at < limit && is_digit(*at))
+    header.number = header.number * 10 + static_cast<std::uint64_t>(*at++ - '0');
   header.end = limit - at < 2 ? limit : at + 2;
   return header;
 }
@@ -64,10 +65,12 @@ struct Header {
         at = header.end;
         if (header.streamed || (lead == ';' && header.number > 0)) {
           // The chunks stand for the value, which ends with the chunk of size 0.
-          if (lead == ';') at = advance(at, header.number + 2, limit);
+          if (lead == ';')
+            at = advance(at, header.number + 2, limit);
           break;
         }
-        if (lead != ';' && !header.minus) at = advance(at, header.number + 2, limit);
+        if (lead != ';' && !header.minus)
+          at = advance(at, header.number + 2, limit);
         --left;
         break;
       }
@@ -79,18 +82,22 @@ struct Header {
         const Header header = read_header(at, limit);
         at = header.end;
         if (header.streamed) {
-          if (streams == std::size(outer)) return limit;
+          if (streams == std::size(outer))
+            return limit;
           outer[streams++] = left - 1;
           left = kUntilEnd;
           break;
         }
-        if (lead != '|') --left;
-        if (!header.minus) left += (lead == '%' || lead == '|') ? header.number * 2 : header.number;
+        if (lead != '|')
+          --left;
+        if (!header.minus)
+          left += (lead == '%' || lead == '|') ? header.number * 2 : header.number;
         break;
       }
       case '.':
         at = advance(at, 3, limit);
-        if (streams == 0) return limit;
+        if (streams == 0)
+          return limit;
         left = outer[--streams];
         break;
       default:
@@ -109,7 +116,8 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
   while (at < limit_ && *at == '|') {
     const Header header = read_header(at, limit_);
     at = header.end;
-    for (std::uint64_t left = header.number * 2; left > 0 && at < limit_; --left) at = skip(at, limit_);
+    for (std::uint64_t left = header.number * 2; left > 0 && at < limit_; --left)
+      at = skip(at, limit_);
   }
   if (at >= limit_) {
     after_ = limit_;
@@ -129,7 +137,8 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
     case '=': {
       const Header header = read_header(at, limit_);
       body_ = after_ = header.end;
-      if (header.minus) return;  // null
+      if (header.minus)
+        return;  // null
       kind_ = lead == '!' ? Kind::error : Kind::text;
       if (header.streamed) {
         streamed_ = true;
@@ -157,7 +166,8 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
       kind_ = lead == '*' ? Kind::array : lead == '~' ? Kind::set : lead == '>' ? Kind::push : Kind::map;
       streamed_ = header.streamed;
       number_ = lead == '%' ? header.number * 2 : header.number;
-      if (number_ == 0 && !streamed_) after_ = body_;
+      if (number_ == 0 && !streamed_)
+        after_ = body_;
       return;
     }
     case '#':
@@ -181,43 +191,55 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
 }
 
 std::optional<bool> View::as_bool() const noexcept {
-  if (kind_ != Kind::boolean && kind_ != Kind::integer) return std::nullopt;
-  if (number_ > 1) return std::nullopt;
+  if (kind_ != Kind::boolean && kind_ != Kind::integer)
+    return std::nullopt;
+  if (number_ > 1)
+    return std::nullopt;
   return number_ == 1;
 }
 
 std::optional<std::int64_t> View::integer_from_text() const noexcept {
-  if (kind_ != Kind::text && kind_ != Kind::big_number) return std::nullopt;
+  if (kind_ != Kind::text && kind_ != Kind::big_number)
+    return std::nullopt;
   const auto text = as_text();
   return text ? parse_integer(*text) : std::nullopt;
 }
 
 std::optional<double> View::as_double() const noexcept {
-  if (kind_ == Kind::integer) return static_cast<double>(static_cast<std::int64_t>(number_));
-  if (kind_ == Kind::real) return parse_double({body_, number_});
+  if (kind_ == Kind::integer)
+    return static_cast<double>(static_cast<std::int64_t>(number_));
+  if (kind_ == Kind::real)
+    return parse_double({body_, number_});
   const auto text = as_text();
   return text ? parse_double(*text) : std::nullopt;
 }
 
 std::optional<std::string_view> View::other_text() const noexcept {
-  if (kind_ == Kind::big_number) return std::string_view(body_, number_);
-  if (kind_ != Kind::text) return std::nullopt;
+  if (kind_ == Kind::big_number)
+    return std::string_view(body_, number_);
+  if (kind_ != Kind::text)
+    return std::nullopt;
   // Streamed: the first chunk is all of it when the second is the end.
   const Header first = read_header(body_, limit_);
-  if (first.number == 0) return std::string_view(body_, 0);
+  if (first.number == 0)
+    return std::string_view(body_, 0);
   const char* const end = advance(first.end, first.number, limit_);
   const char* const second = advance(end, 2, limit_);
-  if (second >= limit_ || read_header(second, limit_).number != 0) return std::nullopt;
+  if (second >= limit_ || read_header(second, limit_).number != 0)
+    return std::nullopt;
   return std::string_view(first.end, static_cast<std::size_t>(end - first.end));
 }
 
 std::optional<std::string> View::copy_text() const {
-  if (const auto text = as_text()) return std::string(*text);
-  if (kind_ != Kind::text) return std::nullopt;
+  if (const auto text = as_text())
+    return std::string(*text);
+  if (kind_ != Kind::text)
+    return std::nullopt;
   std::string joined;
   for (const char* at = body_; at < limit_ && *at == ';';) {
     const Header chunk = read_header(at, limit_);
-    if (chunk.number == 0) break;
+    if (chunk.number == 0)
+      break;
     const char* const end = advance(chunk.end, chunk.number, limit_);
     joined.append(chunk.end, end);
     at = advance(end, 2, limit_);
@@ -226,17 +248,21 @@ std::optional<std::string> View::copy_text() const {
 }
 
 std::size_t View::size() const noexcept {
-  if (!is_aggregate()) return 0;
-  if (!streamed_) return static_cast<std::size_t>(number_);
+  if (!is_aggregate())
+    return 0;
+  if (!streamed_)
+    return static_cast<std::size_t>(number_);
   std::size_t count = 0;
-  for (const char* at = body_; at < limit_ && *at != '.'; at = skip(at, limit_)) ++count;
+  for (const char* at = body_; at < limit_ && *at != '.'; at = skip(at, limit_))
+    ++count;
   return count;
 }
 
 View View::at(std::size_t index) const noexcept {
   Elements all = elements();
   for (std::size_t i = 0; i < index; ++i) {
-    if (all.done()) return {};
+    if (all.done())
+      return {};
     (void)all.next();
   }
   return all.next();
@@ -248,7 +274,8 @@ Pairs View::pairs() const noexcept { return Pairs(*this); }
 View View::find(std::string_view key) const noexcept {
   for (const auto& [name, value] : pairs()) {
     const auto text = name.as_text();
-    if (text && *text == key) return value;
+    if (text && *text == key)
+      return value;
   }
   return {};
 }
@@ -263,7 +290,8 @@ Elements::Elements(const View& aggregate) noexcept
 }
 
 bool Elements::done() noexcept {
-  if (left_ == 0 && !streamed_) return true;
+  if (left_ == 0 && !streamed_)
+    return true;
   if (inside_) {
     at_ = skip(at_, limit_);
     inside_ = false;
@@ -272,8 +300,10 @@ bool Elements::done() noexcept {
 }
 
 View Elements::next() noexcept {
-  if (done()) return {};
-  if (!streamed_) --left_;
+  if (done())
+    return {};
+  if (!streamed_)
+    --left_;
   const View view(at_, static_cast<std::size_t>(limit_ - at_));
   if (view.after_ != nullptr) {
     at_ = view.after_;
@@ -284,7 +314,8 @@ View Elements::next() noexcept {
 }
 
 Pairs::Pairs(const View& aggregate) noexcept : elements_(aggregate.elements()) {
-  if (aggregate.kind() == View::Kind::map) return;
+  if (aggregate.kind() == View::Kind::map)
+    return;
   const View first = aggregate.elements().next();
   nested_ = first.kind() == View::Kind::array;
 }
@@ -315,7 +346,8 @@ Value to_value(const View& view) {
   }
   Value::Items items;
   items.reserve(view.size());
-  for (const View& element : view.elements()) items.push_back(to_value(element));
+  for (const View& element : view.elements())
+    items.push_back(to_value(element));
   switch (view.kind()) {
     case Value::Kind::map: return Value::map(std::move(items));
     case Value::Kind::set: return Value::set(std::move(items));

@@ -46,7 +46,8 @@ class View {
   [[nodiscard]] std::optional<bool> as_bool() const noexcept;
   /// An integer, or a big number or text that is one and fits.
   [[nodiscard]] std::optional<std::int64_t> as_integer() const noexcept {
-    if (kind_ == Kind::integer) return static_cast<std::int64_t>(number_);
+    if (kind_ == Kind::integer)
+      return static_cast<std::int64_t>(number_);
     return integer_from_text();
   }
   /// A double, an integer, or text that is a number.
@@ -54,7 +55,8 @@ class View {
   /// A string of any kind, or the digits of a big number. Empty for a streamed string of several chunks, which no
   /// server sends so far: `copy_text` joins it.
   [[nodiscard]] std::optional<std::string_view> as_text() const noexcept {
-    if (kind_ == Kind::text && !streamed_) return std::string_view(body_, number_);
+    if (kind_ == Kind::text && !streamed_)
+      return std::string_view(body_, number_);
     return other_text();
   }
   /// As `as_text`, also of streamed strings.
@@ -99,7 +101,8 @@ class Elements {
     [[nodiscard]] const View* operator->() const noexcept { return &view_; }
     Iterator& operator++() noexcept {
       at_end_ = elements_.done();
-      if (!at_end_) view_ = elements_.next();
+      if (!at_end_)
+        view_ = elements_.next();
       return *this;
     }
     [[nodiscard]] bool operator==(End) const noexcept { return at_end_; }
@@ -139,7 +142,8 @@ class Pairs {
     [[nodiscard]] const Pair* operator->() const noexcept { return &pair_; }
     Iterator& operator++() noexcept {
       at_end_ = pairs_.done();
-      if (!at_end_) pair_ = pairs_.next();
+      if (!at_end_)
+        pair_ = pairs_.next();
       return *this;
     }
     [[nodiscard]] bool operator==(End) const noexcept { return at_end_; }

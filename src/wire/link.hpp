@@ -50,7 +50,7 @@ struct LinkSettings {
   std::chrono::milliseconds connect_timeout{3000};
   std::chrono::milliseconds heartbeat{5000};
   std::chrono::milliseconds backoff_initial{50};
-  std::chrono::milliseconds backoff_max{2000};
+  std::chrono::milliseconds backoff_max{500};
   std::chrono::milliseconds resend_window{15000};
   std::size_t max_in_flight = 65536;
   std::size_t max_in_flight_bytes = std::size_t{256} << 20;

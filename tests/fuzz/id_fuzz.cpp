@@ -17,7 +17,8 @@ namespace {
 using namespace echomq;
 
 void require(bool condition) {
-  if (!condition) std::abort();
+  if (!condition)
+    std::abort();
 }
 /// An error text never carries raw bytes of what it refuses.
 void require_printable(const Error& error) {
@@ -39,13 +40,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(BrandedId::smallest_for(id->brand(), id->minted_at()).value() <= *id);
     const auto event = EventId::parse(text);
     require(event.has_value() == (id->brand() == "EVT"));
-    if (event) require(EventId::from_entry_id(event->entry_id()).value() == *event);
+    if (event)
+      require(EventId::from_entry_id(event->entry_id()).value() == *event);
   } else {
     require_printable(id.error());
   }
-  if (const auto event = EventId::from_entry_id(text)) require(!event->entry_id().text().empty());
-  if (const auto token = Token::parse(text)) require(token->text() == text);
-  if (const auto name = DedupId::parse(text)) require(name->text() == text);
+  if (const auto event = EventId::from_entry_id(text))
+    require(!event->entry_id().text().empty());
+  if (const auto token = Token::parse(text))
+    require(token->text() == text);
+  if (const auto name = DedupId::parse(text))
+    require(name->text() == text);
   if (const auto name = QueueName::parse(text)) {
     require(name->text() == text);
     const keyspace::QueueKeys keys(*name);

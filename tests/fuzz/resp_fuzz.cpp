@@ -17,7 +17,8 @@ using namespace echomq::resp;
 using echomq::Value;
 
 void require(bool condition) {
-  if (!condition) std::abort();
+  if (!condition)
+    std::abort();
 }
 
 struct Outcome {
@@ -36,7 +37,8 @@ Outcome feed(std::string_view stream, std::uint32_t seed) {
   std::size_t end = 0;
   do {
     seed = seed * 1664525 + 1013904223;
-    const std::size_t chunk = outcome.frames.empty() && end == 0 && seed == 1013904223 ? stream.size() : 1 + (seed >> 27);
+    const std::size_t chunk =
+        outcome.frames.empty() && end == 0 && seed == 1013904223 ? stream.size() : 1 + (seed >> 27);
     end = std::min(stream.size(), end + chunk);
     for (;;) {
       // A block of its own, so that a read past what is there is seen.
@@ -44,7 +46,8 @@ Outcome feed(std::string_view stream, std::uint32_t seed) {
                                     stream.begin() + static_cast<std::ptrdiff_t>(end));
       outcome.last = scanner.scan(block.data(), block.size());
       require(scanner.position() <= block.size());
-      if (outcome.last != Step::frame) break;
+      if (outcome.last != Step::frame)
+        break;
       require(scanner.frame_size() > 0 && scanner.frame_size() <= block.size());
       outcome.frames.emplace_back(block.data(), scanner.frame_size());
       outcome.pushes.push_back(scanner.is_push());
@@ -66,20 +69,24 @@ void walk(const View& view, const Value& value) {
   require(view.error_text() == value.error_text());
   require(view.as_bool() == value.as_bool());
   require(view.size() == value.size());
-  if (view.is_text()) require(view.copy_text() == value.as_text());
+  if (view.is_text())
+    require(view.copy_text() == value.as_text());
   if (const auto text = view.as_text()) {
     require(text == value.as_text());
     require(view.as_integer() == value.as_integer());
     (void)view.as_double();
   }
   std::size_t index = 0;
-  for (const View& element : view.elements()) walk(element, value[index++]);
+  for (const View& element : view.elements())
+    walk(element, value[index++]);
   require(index == value.size());
-  if (index > 0 && index < 16) require(view.at(index - 1).kind() == value[index - 1].kind());
+  if (index > 0 && index < 16)
+    require(view.at(index - 1).kind() == value[index - 1].kind());
   std::size_t pairs = 0;
   for (const auto& [key, item] : view.pairs()) {
     pairs += key.size() + item.size() + 1;
-    if (pairs > 64) break;
+    if (pairs > 64)
+      break;
   }
   (void)view.find("a");
 }
@@ -87,7 +94,8 @@ void walk(const View& view, const Value& value) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size < 1) return 0;
+  if (size < 1)
+    return 0;
   const std::uint32_t seed = data[0];
   const std::string_view stream(reinterpret_cast<const char*>(data) + 1, size - 1);
   const Outcome whole = feed(stream, 0);

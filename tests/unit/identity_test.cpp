@@ -84,7 +84,8 @@ TEST(Identity, FaultsAreToldInTheProtocolsOrder) {
   for (const std::string_view text : {"USR0KHTOWnGLu*", "USRzzzzzzzzzz-", "USR\x80zzzzzzzzzz", "USR 0000000000"}) {
     EXPECT_TRUE(code(text).is(Errc::id_charset)) << text;
   }
-  for (const std::string_view text : {"USRAzL8n0Y58m8", "USRzzzzzzzzzzz", "BBBBBBBBBBBBBB", "USRAzL8n0Y58mz", "USRB0000000000"}) {
+  for (const std::string_view text :
+       {"USRAzL8n0Y58m8", "USRzzzzzzzzzzz", "BBBBBBBBBBBBBB", "USRAzL8n0Y58mz", "USRB0000000000"}) {
     EXPECT_TRUE(code(text).is(Errc::id_range)) << text;
   }
   // The first letters of the alphabet, and a payload that only looks too large.

@@ -51,9 +51,12 @@ TEST(KeysJson, TheTableIsTheSameOnBothSidesOfTheLine) {
     }
   }
   std::set<Row> coded;
-  for (const KeySpec& row : key_table()) coded.emplace(row.name, row.key, to_string(row.holds), row.extension);
-  for (const Row& row : written) EXPECT_TRUE(coded.contains(row)) << "only in keys.json: " << std::get<1>(row);
-  for (const Row& row : coded) EXPECT_TRUE(written.contains(row)) << "only in the code: " << std::get<1>(row);
+  for (const KeySpec& row : key_table())
+    coded.emplace(row.name, row.key, to_string(row.holds), row.extension);
+  for (const Row& row : written)
+    EXPECT_TRUE(coded.contains(row)) << "only in keys.json: " << std::get<1>(row);
+  for (const Row& row : coded)
+    EXPECT_TRUE(written.contains(row)) << "only in the code: " << std::get<1>(row);
   EXPECT_EQ(document.at("subkeys").as_array().size(), kSubkeys);
 }
 
@@ -61,12 +64,15 @@ TEST(KeysJson, TheTableIsTheSameOnBothSidesOfTheLine) {
 std::string made(const json::object& vector) {
   const QueueKeys keys(QueueName::parse(text_of(vector, "queue")).value());
   const std::string_view type = text_of(vector, "type");
-  if (type.empty()) return keys.base();
+  if (type.empty())
+    return keys.base();
   const auto id = BrandedId::parse(text_of(vector, vector.contains("group") ? "group" : "id"));
   for (const KeySpec& row : key_table()) {
-    if (row.name != type) continue;
+    if (row.name != type)
+      continue;
     const auto index = static_cast<std::size_t>(row.type);
-    if (index < kFixedKeys) return keys.fixed(row.type);
+    if (index < kFixedKeys)
+      return keys.fixed(row.type);
     switch (row.type) {
       case KeyType::job: return keys.job(id.value()).str();
       case KeyType::lane: return keys.lane(id.value()).str();
@@ -77,7 +83,8 @@ std::string made(const json::object& vector) {
       default: break;
     }
     const auto subkey = index - static_cast<std::size_t>(KeyType::job_logs);
-    if (subkey < kSubkeys) return keys.job_sub(id.value(), static_cast<Subkey>(subkey)).str();
+    if (subkey < kSubkeys)
+      return keys.job_sub(id.value(), static_cast<Subkey>(subkey)).str();
   }
   return "no such type";
 }
@@ -87,7 +94,8 @@ TEST(Vectors, Keys) {
   for (const json::value& entry : document.at("keys").as_array()) {
     const json::object& vector = entry.as_object();
     EXPECT_EQ(made(vector), text_of(vector, "key"));
-    if (text_of(vector, "type").empty()) continue;
+    if (text_of(vector, "type").empty())
+      continue;
     EXPECT_EQ(spec(classify(text_of(vector, "key")).type).name, text_of(vector, "type"));
   }
   for (const json::value& entry : document.at("reserve").as_array()) {
@@ -113,7 +121,8 @@ TEST(Vectors, Slots) {
   }
   for (const json::value& group : document.at("same_slot").as_array()) {
     std::set<std::uint16_t> slots;
-    for (const json::value& key : group.as_array()) slots.insert(slot(key.as_string()));
+    for (const json::value& key : group.as_array())
+      slots.insert(slot(key.as_string()));
     EXPECT_EQ(slots.size(), 1U);
   }
 }

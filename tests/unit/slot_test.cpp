@@ -53,7 +53,8 @@ TEST(Slot, TheTableIsTheBitwiseAlgorithm) {
     std::uint16_t crc = 0;
     for (const char byte : bytes) {
       crc = static_cast<std::uint16_t>(crc ^ (static_cast<unsigned char>(byte) << 8));
-      for (int bit = 0; bit < 8; ++bit) crc = static_cast<std::uint16_t>((crc & 0x8000) != 0 ? (crc << 1) ^ 0x1021 : crc << 1);
+      for (int bit = 0; bit < 8; ++bit)
+        crc = static_cast<std::uint16_t>((crc & 0x8000) != 0 ? (crc << 1) ^ 0x1021 : crc << 1);
     }
     return crc;
   };
