@@ -24,9 +24,10 @@ namespace queue {
 class Decimal {
  public:
   template <std::integral Number>
-  explicit Decimal(Number number) noexcept
-      : size_(static_cast<std::size_t>(std::to_chars(digits_.data(), digits_.data() + digits_.size(), number).ptr -
-                                       digits_.data())) {}
+  explicit Decimal(Number number) noexcept {
+    char* const end = std::to_chars(digits_.data(), digits_.data() + digits_.size(), number).ptr;
+    size_ = static_cast<std::size_t>(end - digits_.data());
+  }
   explicit Decimal(Milliseconds time) noexcept : Decimal(time.count()) {}
   explicit Decimal(Instant time) noexcept : Decimal(time.time_since_epoch().count()) {}
   explicit Decimal(Token token) noexcept : Decimal(token.value()) {}
@@ -35,7 +36,7 @@ class Decimal {
 
  private:
   std::array<char, 20> digits_;
-  std::size_t size_;
+  std::size_t size_ = 0;
 };
 
 /// `EVALSHA <sha1> <number of keys> <keys> <arguments>`. What the views point to must outlive the object.

@@ -31,7 +31,6 @@ bool Link::process_input() {
     // 1. Find the frames that are complete.
     frames_.clear();
     std::size_t consumed = 0;
-    std::size_t replies = 0;
     while (consumed < input_.size() && frames_.size() < 512) {
       const auto step = scanner_.scan(input_.data() + consumed, input_.size() - consumed);
       if (step == resp::Step::need_more) break;
@@ -45,7 +44,6 @@ bool Link::process_input() {
         is_push = is_message(resp::View(std::string_view(input_.data() + consumed, scanner_.frame_size())));
       }
       frames_.push_back({consumed, scanner_.frame_size(), nullptr, true, is_push});
-      replies += is_push ? 0 : 1;
       consumed += scanner_.frame_size();
       if (booting) break;  // the state may change with each
     }

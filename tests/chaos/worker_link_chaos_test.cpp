@@ -79,7 +79,7 @@ class WorkerLink : public WorkerTest {
 };
 
 TEST_F(WorkerLink, NothingIsLostWhileLinksAreCutAtRandomBytes) {
-  constexpr int kJobs = 1500;
+  constexpr int kJobs = 600;
   Proxy proxy(server_->tcp_url());
   Client first = open(proxy.url()), second = open(proxy.url());
   Worker one = start_on(first.queue("work"), [&](Job& job) { return once(job); }, options());

@@ -316,7 +316,7 @@ TEST_F(ClientTest, BlockingOnALibraryThreadIsRefused) {
   Client client = open();
   std::atomic<int> code{0};
   client.command("PING").then([&](Result<Value>) {
-    auto inner = client.command("PING").get();
+    auto inner = client.command("BLPOP", "nothing", "0.3").get();
     code = inner ? 1 : inner.error().code.value();
   });
   EXPECT_TRUE(eventually([&] { return code != 0; }));

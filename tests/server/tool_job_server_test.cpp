@@ -48,7 +48,7 @@ TEST_F(ToolJob, FieldsOfOthersAreShownToo) {
 }
 
 TEST_F(ToolJob, BytesThatMoveTerminalsAreEscaped) {
-  const std::string payload("\x1b[2J\x07\xc2\x9b bell \xff\xe2\x80\xae end\0 caf\xc3\xa9\\n", 32);
+  const std::string payload("\x1b[2J\x07\xc2\x9b bell \xff\xe2\x80\xae end\0 caf\xc3\xa9\\n", 30);
   const JobId id = add(payload);
   for (const ToolResult& result :
        {emq({"job", "show", "jobs", text(id)}), run_tool_on_terminal({"job", "show", "jobs", text(id), "--url", url()}),

@@ -68,7 +68,7 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
   options.lease = 2s;
   std::atomic<std::int64_t> told_after{-1}, lost_calls{0};
   std::atomic<bool> begun{false}, lease_lost{false};
-  std::chrono::steady_clock::time_point held_at;
+  std::atomic<std::chrono::steady_clock::time_point> held_at{};
   std::promise<void> released;
   std::shared_future<void> go_on = released.get_future().share();
   WorkerOptions options_a = options;
@@ -78,7 +78,7 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
       far.queue("work"),
       [&](Job& job) {
         begun = true;
-        if (!sleep_or_stop(job, 60s)) told_after = since(held_at).count();
+        if (!sleep_or_stop(job, 60s)) told_after = since(held_at.load()).count();
         lease_lost = job.lease_lost();
         EXPECT_FALSE(job.progress("too late"));
         go_on.wait();
@@ -256,6 +256,7 @@ TEST_F(WorkerLease, ExpiredLeasesOfOthersAreRecoveredAndCountedAsStalled) {
     return Done();
   });
   ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1; }, 3s));
+  worker.stop();  // its threads are joined: what they wrote may be read
   EXPECT_EQ(attempt, 2U);
   EXPECT_EQ(stalled, "1");
   EXPECT_EQ(worker.stats().recovered, 1U);

@@ -78,7 +78,6 @@ TEST_F(WorkerLoad, LanesAndFlatJobsAreServedInTurns) {
 TEST_F(WorkerLoad, AFlatBacklogDoesNotStarveALaneAndTheOtherWayRound) {
   const LaneId tenant = lane();
   std::atomic<int> flat{0}, laned{0};
-  std::atomic<bool> go{true};
   Worker worker = start([&](Job& job) {
     ++(job.lane() ? laned : flat);
     std::this_thread::sleep_for(1ms);

@@ -287,7 +287,7 @@ Exit remove(Session& session, const Options& options) {
 using Run = Exit (*)(Session&, const Options&);
 
 CLI::App* add(CLI::App& group, Session& session, Action& chosen, std::string name, std::string help, Run run,
-              std::shared_ptr<Options> options) {
+              const std::shared_ptr<Options>& options) {
   CLI::App* command = group.add_subcommand(std::move(name), std::move(help));
   command->add_option("QUEUE", options->queue, "Queue name")->required();
   command->final_callback(
