@@ -62,7 +62,12 @@ void Subscription::cancel() noexcept {
   const std::lock_guard wait_for_handler(state->running);
 }
 
-bool Subscription::live() const noexcept { return state_ && state_->live.load(std::memory_order_acquire); }
+bool Subscription::live() const noexcept {
+  // A connection that is gone confirms nothing, also before its loss has been told around.
+  const std::int64_t connection = connection_id();
+  return connection != 0 && state_->live.load(std::memory_order_acquire) &&
+         state_->confirmed_on.load(std::memory_order_acquire) == connection;
+}
 std::uint64_t Subscription::gaps() const noexcept { return state_ ? state_->gaps.load(std::memory_order_relaxed) : 0; }
 std::int64_t Subscription::connection_id() const noexcept {
   if (!state_) return 0;
@@ -105,6 +110,8 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Subscri
         found->second.confirmed = true;
       }
     }
+    const auto confirming = hub ? hub->link() : nullptr;
+    state->confirmed_on.store(confirming ? confirming->connection_id() : 0, std::memory_order_release);
     state->live.store(true, std::memory_order_release);
     return Subscription(state);
   };
@@ -143,16 +150,17 @@ void SubscriptionHub::remove(const std::shared_ptr<Subscription::State>& state) 
   link->submit_internal(call);
 }
 
-void SubscriptionHub::link_live(std::int64_t) {
+void SubscriptionHub::link_live(std::int64_t connection_id) {
   const std::lock_guard lock(mutex_);
   for (auto& [name, channel] : channels_) {
     if (!channel.confirmed) continue;  // its first SUBSCRIBE waits in the link
     const std::array<std::string_view, 2> parts = {"SUBSCRIBE", name};
-    auto decode = [subscribers = channel.subscribers](const wire::Answer& answer) -> Result<void> {
+    auto decode = [subscribers = channel.subscribers, connection_id](const wire::Answer& answer) -> Result<void> {
       if (answer.view.is_error()) return std::unexpected(wire::to_error(answer.view.error_text()));
       for (const auto& weak : subscribers) {
         const auto state = weak.lock();
         if (!state) continue;
+        state->confirmed_on.store(connection_id, std::memory_order_release);
         state->live.store(true, std::memory_order_release);
         state->gaps.fetch_add(1, std::memory_order_relaxed);
         state->deliver({true, {}});

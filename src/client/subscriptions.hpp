@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -34,6 +35,7 @@ struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
 
   std::atomic<std::uint64_t> gaps{0};
   std::atomic<bool> live{false};
+  std::atomic<std::int64_t> confirmed_on{0};  // CLIENT ID of the connection that confirmed it last
 
   std::mutex mutex;
   std::deque<Event> events;   // guarded by mutex
