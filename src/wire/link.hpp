@@ -198,6 +198,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   int protocol_ = 3;
   TimePoint next_deadline_ = TimePoint::max();
   TimePoint last_input_{};
+  TimePoint last_tick_{};
   bool ping_in_flight_ = false;
   std::vector<detail::CallOf<void>*> ready_waiters_;
 

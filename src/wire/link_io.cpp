@@ -27,6 +27,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBusyTick{20};
 constexpr milliseconds kIdleTick{100};
 constexpr milliseconds kParkedGrace{2000};
+constexpr milliseconds kStoppedAfter{1000};
 
 void set_option(int fd, int level, int name, int value) { (void)::setsockopt(fd, level, name, &value, sizeof value); }
 
@@ -466,6 +467,8 @@ void Link::expire_calls(TimePoint now) {
 
 void Link::judge_connection(TimePoint now) {
   Lock lock(mutex_);
+  // A process that was stopped (or starved) judges nobody by the time it did not live through.
+  if (now - std::exchange(last_tick_, now) > kStoppedAfter) last_input_ = now;
   if (state_ != State::live || broken_) return;
   const bool caller_was_here = std::exchange(caller_drove_, false);
   if (!armed_ && reader_ == Reader::none && (pipeline_.pending() > 0 || !caller_was_here)) arm_locked();
