@@ -79,7 +79,7 @@ class WorkerLink : public WorkerTest {
 };
 
 TEST_F(WorkerLink, NothingIsLostWhileLinksAreCutAtRandomBytes) {
-  constexpr int kJobs = 600;
+  constexpr int kJobs = 1500;
   Proxy proxy(server_->tcp_url());
   Client first = open(proxy.url()), second = open(proxy.url());
   Worker one = start_on(first.queue("work"), [&](Job& job) { return once(job); }, options());
@@ -98,7 +98,8 @@ TEST_F(WorkerLink, NothingIsLostWhileLinksAreCutAtRandomBytes) {
   ASSERT_TRUE(queue_->limit_lane(lanes[0], 3).get());
   for (int i = 0; i < kJobs; ++i) {
     EnqueueOptions how;
-    if (i % 3 != 0) how.lane = lanes[i % 2];
+    if (i % 3 != 0)
+      how.lane = lanes[i % 2];
     enqueue("x", how);
     if (i % 100 == 0) {
       EXPECT_EQ(check(), "");
@@ -148,7 +149,8 @@ TEST_F(WorkerLink, ScriptsMayBeFlushedTenTimesASecondUnderLoad) {
   one.stop();
   two.stop();
   EXPECT_EQ(runs_.size(), std::size_t{kJobs});
-  for (const auto& [id, times] : runs_) EXPECT_EQ(times, 1) << id;
+  for (const auto& [id, times] : runs_)
+    EXPECT_EQ(times, 1) << id;
   EXPECT_EQ(one.stats().errors + two.stats().errors, 0U);
 }
 
@@ -161,10 +163,13 @@ TEST_F(WorkerServerKill, AServerThatIsKilledAndComesBackLosesNothing) {
   constexpr int kJobs = 600;
   enqueue_many(kJobs);
   Client far = open();
-  Worker worker = start_on(far.queue("work"), [&](Job& job) {
-    std::this_thread::sleep_for(10ms);
-    return once(job);
-  }, options());
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        std::this_thread::sleep_for(10ms);
+        return once(job);
+      },
+      options());
   for (int round = 0; round < 3; ++round) {
     std::this_thread::sleep_for(150ms);
     server_->kill();
@@ -197,14 +202,24 @@ TEST_F(LongRunWorkers, EveryJobIsInOnePlaceUnderRandomHistories) {
       case 0: return Retry("again", Milliseconds{dice() % 200});
       case 1: return Delay(Milliseconds{dice() % 200});
       case 2: return HandBack();
-      case 3: if (dice() % 8 == 0) { ++dead; return Dead("enough"); } return Done();
-      case 4: if (dice() % 8 == 0) { std::this_thread::sleep_for(1500ms); } return Done();
+      case 3:
+        if (dice() % 8 == 0) {
+          ++dead;
+          return Dead("enough");
+        }
+        return Done();
+      case 4:
+        if (dice() % 8 == 0) {
+          std::this_thread::sleep_for(1500ms);
+        }
+        return Done();
       default: return once(job);
     }
   };
   const auto add = [&] {
     if (workers.size() >= 6) {
-      if (random() % 2 == 0) workers.front().stop(Milliseconds{random() % 2 == 0 ? 0 : 3000});
+      if (random() % 2 == 0)
+        workers.front().stop(Milliseconds{random() % 2 == 0 ? 0 : 3000});
       workers.erase(workers.begin());
     }
     clients.push_back(open(random() % 2 == 0 ? proxy.url() : server_->url()));
@@ -220,7 +235,9 @@ TEST_F(LongRunWorkers, EveryJobIsInOnePlaceUnderRandomHistories) {
       case 0: add(); break;
       case 1: proxy.cut(); break;
       case 2: proxy.cut_after(Direction::to_client, random() % 3000); break;
-      case 3: ASSERT_TRUE(queue_->limit_lane(lanes[random() % 3], static_cast<std::uint32_t>(1 + random() % 5)).get()); break;
+      case 3:
+        ASSERT_TRUE(queue_->limit_lane(lanes[random() % 3], static_cast<std::uint32_t>(1 + random() % 5)).get());
+        break;
       case 4: ASSERT_TRUE(queue_->pause_lane(lanes[2]).get()); break;
       case 5: ASSERT_TRUE(queue_->resume_lane(lanes[2]).get()); break;
       case 6:
@@ -240,7 +257,8 @@ TEST_F(LongRunWorkers, EveryJobIsInOnePlaceUnderRandomHistories) {
         }
     }
     ASSERT_EQ(check(), "");
-    while (counts().pending > 2000) std::this_thread::sleep_for(20ms);
+    while (counts().pending > 2000)
+      std::this_thread::sleep_for(20ms);
   }
   proxy.heal();
   ASSERT_TRUE(queue_->resume_lane(lanes[2]).get());
