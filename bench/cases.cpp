@@ -14,10 +14,11 @@ namespace {
 
 using echomq::JobId;
 
-constexpr std::string_view kPayload = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-                                      "0123456789abcdefghij";  // 100 bytes
+constexpr std::string_view kPayload =
+    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+    "0123456789abcdefghij";  // 100 bytes
 constexpr std::string_view kBase = "emq:{bench}:";
-constexpr std::size_t kBulk = 1000;   // of one enqueue_many
+constexpr std::size_t kBulk = 1000;      // of one enqueue_many
 constexpr std::size_t kBulkFloor = 250;  // jobs of one `admit`, as the library cuts them
 constexpr std::size_t kPipelined = 1024;
 
@@ -27,7 +28,8 @@ T must(echomq::Result<T> result) {
     std::fprintf(stderr, "bench: %s\n", result.error().message().c_str());
     std::exit(1);
   }
-  if constexpr (!std::is_void_v<T>) return *std::move(result);
+  if constexpr (!std::is_void_v<T>)
+    return *std::move(result);
 }
 
 struct Requests {
@@ -56,7 +58,8 @@ std::vector<std::string> admit_requests(Bed& bed, std::string_view sha, std::siz
   std::vector<std::string> out;
   for (std::size_t at = 0; at < count; at += kBulkFloor) {
     std::vector<std::string> ids;
-    for (std::size_t i = 0; i < kBulkFloor; ++i) ids.emplace_back(must(bed.minter().next("JOB")).text());
+    for (std::size_t i = 0; i < kBulkFloor; ++i)
+      ids.emplace_back(must(bed.minter().next("JOB")).text());
     std::vector<std::string_view> parts = {"EVALSHA", sha, "8"};
     parts.insert(parts.end(), keys.begin(), keys.end());
     parts.insert(parts.end(), {kBase, "", "", ""});
@@ -86,14 +89,17 @@ void enqueue_bulk(const echomq::Queue& queue, std::size_t count) {
   std::vector<echomq::NewJob> jobs(kBulk, echomq::NewJob{kPayload, std::nullopt});
   std::deque<echomq::Reply<std::vector<echomq::Result<echomq::Admission>>>> window;
   const auto take_one = [&] {
-    for (auto& verdict : must(window.front().get())) (void)must(std::move(verdict));
+    for (auto& verdict : must(window.front().get()))
+      (void)must(std::move(verdict));
     window.pop_front();
   };
   for (std::size_t at = 0; at < count; at += kBulk) {
     window.push_back(queue.enqueue_many(jobs));
-    if (window.size() > 4) take_one();
+    if (window.size() > 4)
+      take_one();
   }
-  while (!window.empty()) take_one();
+  while (!window.empty())
+    take_one();
 }
 
 }  // namespace
@@ -150,7 +156,8 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
       one.contender = [&bed, jobs] { enqueue_awaiting(bed.queue(), jobs).get(); };
     } else {
       one.contender = [&bed, jobs] {
-        for (std::size_t i = 0; i < jobs; ++i) (void)must(bed.queue().enqueue(kPayload).get());
+        for (std::size_t i = 0; i < jobs; ++i)
+          (void)must(bed.queue().enqueue(kPayload).get());
       };
     }
     cases.push_back(std::move(one));
@@ -173,7 +180,8 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
       std::deque<echomq::Reply<echomq::Admission>> window;
       for (std::size_t i = 0; i < jobs; ++i) {
         window.push_back(bed.queue().enqueue(kPayload));
-        if (window.size() >= kPipelined) take(window, kPipelined / 2);
+        if (window.size() >= kPipelined)
+          take(window, kPipelined / 2);
       }
       take(window, 0);
     };
@@ -230,12 +238,15 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
       const std::size_t ahead = std::max<std::size_t>(window / 2, 1);
       for (std::size_t at = 0; at < jobs; at += ahead) {
         const std::size_t end = std::min(at + ahead, jobs);
-        for (std::size_t i = at; i < end; ++i) requests->all.push_back(claims[i]);
+        for (std::size_t i = at; i < end; ++i)
+          requests->all.push_back(claims[i]);
         if (at >= ahead) {
-          for (std::size_t i = at - ahead; i < at; ++i) requests->all.push_back(completes[i]);
+          for (std::size_t i = at - ahead; i < at; ++i)
+            requests->all.push_back(completes[i]);
         }
       }
-      for (std::size_t i = jobs - ((jobs - 1) % ahead + 1); i < jobs; ++i) requests->all.push_back(completes[i]);
+      for (std::size_t i = jobs - ((jobs - 1) % ahead + 1); i < jobs; ++i)
+        requests->all.push_back(completes[i]);
     };
     work.floor = [&bed, requests](std::size_t window) { bed.floor().run(requests->all, window); };
     work.prepare_contender = [&bed, jobs] {
@@ -248,12 +259,14 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
       const auto settle_one = [&] {
         const auto job = must(claims.front().get());
         claims.pop_front();
-        if (job) completes.push_back(bed.queue().complete(job->id, job->token));
+        if (job)
+          completes.push_back(bed.queue().complete(job->id, job->token));
       };
       for (std::size_t i = 0; i < jobs; ++i) {
         claims.push_back(bed.queue().claim());
         if (claims.size() >= kPipelined) {
-          while (claims.size() > kPipelined / 2) settle_one();
+          while (claims.size() > kPipelined / 2)
+            settle_one();
         }
         if (completes.size() >= kPipelined) {
           while (completes.size() > kPipelined / 2) {
@@ -262,7 +275,8 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
           }
         }
       }
-      while (!claims.empty()) settle_one();
+      while (!claims.empty())
+        settle_one();
       while (!completes.empty()) {
         must(completes.front().get());
         completes.pop_front();

@@ -52,9 +52,11 @@ int main(int argc, char** argv) {
   bool all_hold = true;
   boost::json::array rows;
   echomq_bench::Bed bed(*server);
-  std::printf("jobs/s and server CPU a job; the library over the floor, median of %d alternations, one Unix socket\n", pairs);
+  std::printf("jobs/s and server CPU a job; the library over the floor, median of %d alternations, one Unix socket\n",
+              pairs);
   for (const echomq_bench::Case& subject : echomq_bench::make_cases(bed, scale)) {
-    if (!only.empty() && subject.name.find(only) == std::string::npos) continue;
+    if (!only.empty() && subject.name.find(only) == std::string::npos)
+      continue;
     const echomq_bench::Verdict verdict = echomq_bench::measure(subject, bed.control(), pairs);
     print(verdict);
     all_hold = all_hold && verdict.holds();

@@ -53,9 +53,11 @@ Verdict measure(const Case& subject, RawSocket& control, int pairs) {
     for (int attempt = 0; attempt < 5; ++attempt) {
       subject.prepare(verdict.window);
       floor = timed(control, subject.jobs, [&] { subject.floor(verdict.window); });
-      if (!subject.floor_must_saturate || floor.server_share >= 0.95) break;
+      if (!subject.floor_must_saturate || floor.server_share >= 0.95)
+        break;
     }
-    if (subject.floor_must_saturate && floor.server_share < 0.95) verdict.saturated = false;
+    if (subject.floor_must_saturate && floor.server_share < 0.95)
+      verdict.saturated = false;
     subject.prepare_contender();
     const Run contender = timed(control, subject.jobs, subject.contender);
     measured.push_back({contender.rate / floor.rate, floor, contender});

@@ -19,7 +19,7 @@ struct Run {
 
 struct Case {
   std::string name;
-  double must_be = 0;             ///< the least ratio contender / floor
+  double must_be = 0;  ///< the least ratio contender / floor
   bool floor_must_saturate = true;
   std::size_t jobs = 0;
   /// Prepares the server for one run (untimed), then runs it (timed). `window` is for the floor only.
@@ -33,8 +33,8 @@ struct Case {
 struct Verdict {
   std::string name;
   double must_be = 0;
-  double ratio = 0;               ///< median of the pairs
-  Run floor;                      ///< of the median pair
+  double ratio = 0;  ///< median of the pairs
+  Run floor;         ///< of the median pair
   Run contender;
   std::size_t window = 0;
   bool saturated = true;

@@ -34,18 +34,21 @@ RawSocket::RawSocket(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) die("connect");
+  if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    die("connect");
   buffer_.resize(std::size_t{1} << 20);
 }
 
 RawSocket::~RawSocket() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0)
+    ::close(fd_);
 }
 
 void RawSocket::send_all(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) die("send");
+    if (sent <= 0)
+      die("send");
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
 }
@@ -56,7 +59,8 @@ std::string RawSocket::round_trip(std::string_view request) {
   std::string reply;
   for (;;) {
     const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), 0);
-    if (got <= 0) die("recv");
+    if (got <= 0)
+      die("recv");
     reply.append(buffer_.data(), static_cast<std::size_t>(got));
     switch (scanner.scan(reply)) {
       case echomq::resp::Step::frame: return reply.substr(0, scanner.frame_size());
@@ -77,10 +81,12 @@ void RawSocket::read_replies(std::size_t count) {
       std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
       end_ -= begin_;
       begin_ = 0;
-      if (buffer_.size() - end_ < 65536) buffer_.resize(buffer_.size() * 2);
+      if (buffer_.size() - end_ < 65536)
+        buffer_.resize(buffer_.size() * 2);
     }
     const ssize_t got = ::recv(fd_, buffer_.data() + end_, buffer_.size() - end_, 0);
-    if (got <= 0) die("recv");
+    if (got <= 0)
+      die("recv");
     end_ += static_cast<std::size_t>(got);
     while (begin_ < end_ && scanner_.scan(buffer_.data() + begin_, end_ - begin_) == echomq::resp::Step::frame) {
       begin_ += scanner_.frame_size();
@@ -90,7 +96,8 @@ void RawSocket::read_replies(std::size_t count) {
         ++surplus_;
       }
     }
-    if (begin_ == end_) begin_ = end_ = 0;
+    if (begin_ == end_)
+      begin_ = end_ = 0;
   }
 }
 
@@ -102,7 +109,8 @@ void RawSocket::run(std::span<const std::string> requests, std::size_t window) {
   for (std::size_t at = 0; at < requests.size(); at += half) {
     const std::size_t count = std::min(half, requests.size() - at);
     chunk.clear();
-    for (std::size_t i = 0; i < count; ++i) chunk += requests[at + i];
+    for (std::size_t i = 0; i < count; ++i)
+      chunk += requests[at + i];
     send_all(chunk);
     unanswered += count;
     if (unanswered > half || window == 1) {
@@ -123,8 +131,7 @@ ServerUse server_use(RawSocket& socket) {
   };
   ServerUse use;
   use.cpu_seconds = field("used_cpu_sys:") + field("used_cpu_user:");
-  use.wall_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  use.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   return use;
 }
 

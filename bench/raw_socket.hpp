@@ -33,7 +33,7 @@ class RawSocket {
 
   int fd_ = -1;
   std::string buffer_;
-  std::size_t begin_ = 0;    // of the bytes not scanned yet
+  std::size_t begin_ = 0;  // of the bytes not scanned yet
   std::size_t end_ = 0;
   std::size_t surplus_ = 0;  // replies read ahead of their count
   echomq::resp::Scanner scanner_;

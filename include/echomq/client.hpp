@@ -99,12 +99,12 @@ struct ClientOptions {
 
 /// What a client has done so far. Counters only grow.
 struct ClientStats {
-  std::uint64_t commands = 0;        ///< requests written, the library's own not counted
+  std::uint64_t commands = 0;  ///< requests written, the library's own not counted
   std::uint64_t replies = 0;
   std::uint64_t pushes = 0;
   std::uint64_t bytes_out = 0;
   std::uint64_t bytes_in = 0;
-  std::uint64_t writes = 0;          ///< system calls that wrote
+  std::uint64_t writes = 0;  ///< system calls that wrote
   std::uint64_t reconnects = 0;
   std::uint64_t script_calls = 0;
   std::uint64_t script_loads = 0;    ///< SCRIPT LOADs after NOSCRIPT

@@ -19,15 +19,15 @@ inline namespace v1 {
 enum class Errc : int {
   // The caller's input. Nothing was sent, nothing was written.
   invalid_argument = 1,
-  invalid_id = 2,            ///< not a branded id at all (any of the four below, where the caller need not know which)
-  id_length = 3,             ///< not exactly 14 bytes
-  id_namespace = 4,          ///< the first three bytes are not [A-Z]
-  id_charset = 5,            ///< a payload byte outside the base62 alphabet
-  id_range = 6,              ///< a value outside [0, 2^63)
-  invalid_queue_name = 7,    ///< not ^[A-Za-z0-9._-]{1,128}$, or `emq`
-  invalid_dedup_id = 8,      ///< not ^[A-Za-z0-9._-]{1,255}$
+  invalid_id = 2,          ///< not a branded id at all (any of the four below, where the caller need not know which)
+  id_length = 3,           ///< not exactly 14 bytes
+  id_namespace = 4,        ///< the first three bytes are not [A-Z]
+  id_charset = 5,          ///< a payload byte outside the base62 alphabet
+  id_range = 6,            ///< a value outside [0, 2^63)
+  invalid_queue_name = 7,  ///< not ^[A-Za-z0-9._-]{1,128}$, or `emq`
+  invalid_dedup_id = 8,    ///< not ^[A-Za-z0-9._-]{1,255}$
   invalid_url = 9,
-  unknown_state = 10,        ///< a state or metric name outside the closed list
+  unknown_state = 10,  ///< a state or metric name outside the closed list
   empty_pipeline = 11,
 
   // Refusals of the protocol (document 1 section 6).
@@ -42,36 +42,36 @@ enum class Errc : int {
   broken_state = 28,         ///< a row that exists but is in no set: admission cannot repair it by itself
 
   // Identity.
-  node_held = 40,            ///< the asked node id is leased by another process
-  node_lease_lost = 41,      ///< minting stopped: the lease of the node id may have lapsed
+  node_held = 40,        ///< the asked node id is leased by another process
+  node_lease_lost = 41,  ///< minting stopped: the lease of the node id may have lapsed
   minter_exhausted = 42,
 
   // Transport.
-  unreachable = 60,          ///< no connection could be made
-  disconnected = 61,         ///< the link was lost before the call was written; a repeat is safe
-  outcome_unknown = 62,      ///< the call was written and its answer is lost
-  timeout = 63,              ///< the deadline passed before the call was written
-  overloaded = 64,           ///< the in-flight bound is reached
+  unreachable = 60,      ///< no connection could be made
+  disconnected = 61,     ///< the link was lost before the call was written; a repeat is safe
+  outcome_unknown = 62,  ///< the call was written and its answer is lost
+  timeout = 63,          ///< the deadline passed before the call was written
+  overloaded = 64,       ///< the in-flight bound is reached
   client_closed = 65,
   cancelled = 66,
-  protocol_error = 67,       ///< bytes that are not RESP, or a reply of an unexpected shape
-  would_deadlock = 68,       ///< a blocking call on a thread of the library
-  forked = 69,               ///< the client was made by the parent of this process
+  protocol_error = 67,  ///< bytes that are not RESP, or a reply of an unexpected shape
+  would_deadlock = 68,  ///< a blocking call on a thread of the library
+  forked = 69,          ///< the client was made by the parent of this process
 
   // Boot.
-  version_mismatch = 80,     ///< `{emq}:version` holds another wire version
+  version_mismatch = 80,  ///< `{emq}:version` holds another wire version
   auth_refused = 81,
-  boot_refused = 82,         ///< SELECT or CLIENT SETNAME was refused
+  boot_refused = 82,  ///< SELECT or CLIENT SETNAME was refused
   requires_resp3 = 83,
 
   // Error replies of the server that are not refusals of a script.
   server_error = 100,
-  out_of_memory = 101,       ///< OOM: the server is at its `maxmemory`
-  read_only = 102,           ///< READONLY: a replica
-  loading = 103,             ///< LOADING or MASTERDOWN: try later
-  no_permission = 104,       ///< NOPERM
-  script_mismatch = 105,     ///< SCRIPT LOAD answered another digest
-  moved = 106,               ///< MOVED, ASK, CLUSTERDOWN, CROSSSLOT: this node does not serve the key
+  out_of_memory = 101,    ///< OOM: the server is at its `maxmemory`
+  read_only = 102,        ///< READONLY: a replica
+  loading = 103,          ///< LOADING or MASTERDOWN: try later
+  no_permission = 104,    ///< NOPERM
+  script_mismatch = 105,  ///< SCRIPT LOAD answered another digest
+  moved = 106,            ///< MOVED, ASK, CLUSTERDOWN, CROSSSLOT: this node does not serve the key
 
   // The user's own code.
   codec_failed = 120,

@@ -48,7 +48,8 @@ class [[nodiscard]] Reply {
   /// Errors: those of the call, and `would_deadlock` on a thread of the library.
   [[nodiscard]] Result<T> get() {
     if (call_ && !call_->done()) {
-      if (detail::on_library_thread()) return blocked();
+      if (detail::on_library_thread())
+        return blocked();
       (void)call_->wait(detail::Clock::time_point::max());
     }
     return take();
@@ -57,8 +58,10 @@ class [[nodiscard]] Reply {
   /// Waits no longer than `limit`; the call itself goes on and can still be taken later.
   [[nodiscard]] std::optional<Result<T>> get_for(std::chrono::nanoseconds limit) {
     if (call_ && !call_->done()) {
-      if (detail::on_library_thread()) return blocked();
-      if (!call_->wait(detail::Clock::now() + limit)) return std::nullopt;
+      if (detail::on_library_thread())
+        return blocked();
+      if (!call_->wait(detail::Clock::now() + limit))
+        return std::nullopt;
     }
     return take();
   }
@@ -100,7 +103,8 @@ class [[nodiscard]] Reply {
 
   /// Ends the call if its request is not written yet (`cancelled`); a written one ends with `outcome_unknown`.
   void cancel() noexcept {
-    if (call_) call_->cancel();
+    if (call_)
+      call_->cancel();
   }
 
   // An awaiter for any coroutine that takes awaiters. `await_suspend` gives bool, so that a million ready answers
@@ -124,7 +128,8 @@ class [[nodiscard]] Reply {
       detail::CallPointer<detail::CallOf<T>> call = std::move(call_);
       return call->take();
     }
-    if (!ready_) return fail(Errc::invalid_argument, "the answer of this Reply was taken before");
+    if (!ready_)
+      return fail(Errc::invalid_argument, "the answer of this Reply was taken before");
     Result<T> out = std::move(*ready_);
     ready_.reset();
     return out;

@@ -50,7 +50,8 @@ class TaskPromiseBase {
       return;
     }
     // The second of {end, await} goes on; a task that ends while it is being started lets its starter go on.
-    if (ended_or_awaited_.exchange(true, std::memory_order_acq_rel)) waiter_.resume();
+    if (ended_or_awaited_.exchange(true, std::memory_order_acq_rel))
+      waiter_.resume();
   }
 
   std::coroutine_handle<> waiter_;
@@ -69,7 +70,8 @@ class TaskPromise : public TaskPromiseBase {
     value_.emplace(std::forward<U>(value));
   }
   [[nodiscard]] T take() {
-    if (exception_) std::rethrow_exception(exception_);
+    if (exception_)
+      std::rethrow_exception(exception_);
     return std::move(*value_);
   }
 
@@ -85,7 +87,8 @@ class TaskPromise<void> : public TaskPromiseBase {
   void unhandled_exception() noexcept { exception_ = std::current_exception(); }
   void return_void() noexcept {}
   void take() {
-    if (exception_) std::rethrow_exception(exception_);
+    if (exception_)
+      std::rethrow_exception(exception_);
   }
 
  private:
@@ -108,7 +111,8 @@ class [[nodiscard]] Task {
     return *this;
   }
   ~Task() {
-    if (handle_) handle_.destroy();
+    if (handle_)
+      handle_.destroy();
   }
 
   /// Runs the task on this thread until it ends; everything it awaits continues here. Not on a library thread.

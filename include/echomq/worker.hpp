@@ -62,7 +62,7 @@ class Outcome {
  public:
   enum class Kind : std::uint8_t { done, retry, delay, dead, hand_back };
   Kind kind = Kind::done;
-  std::string text;                   ///< the result of `done`, the error of `retry` and `dead`
+  std::string text;  ///< the result of `done`, the error of `retry` and `dead`
   bool has_result = false;
   std::optional<Milliseconds> after;  ///< of `retry` (else the policy's) and `delay`
 };
@@ -157,20 +157,20 @@ struct WorkerStats {
   std::uint64_t settles_refused = 0;  ///< stale or gone: somebody else has or had the job; or handed back before
   std::uint64_t unsettled = 0;        ///< given up without an answer: left to their lease
   std::uint64_t leases_lost = 0;
-  std::uint64_t recovered = 0;        ///< stalled jobs this worker put back
+  std::uint64_t recovered = 0;  ///< stalled jobs this worker put back
   std::uint64_t dead_stalled = 0;
   std::uint64_t promoted = 0;
   std::uint64_t wakes = 0;
-  std::uint64_t errors = 0;           ///< calls of the loop that failed; it goes on
-  std::uint32_t running = 0;          ///< now; also those that wait for a thread
-  std::uint32_t leaked = 0;           ///< handlers that had not returned when the worker ended
+  std::uint64_t errors = 0;   ///< calls of the loop that failed; it goes on
+  std::uint32_t running = 0;  ///< now; also those that wait for a thread
+  std::uint32_t leaked = 0;   ///< handlers that had not returned when the worker ended
 };
 
 struct StopReport {
-  std::uint64_t finished = 0;         ///< ended by their handler while stopping
-  std::uint64_t handed_back = 0;      ///< put back: not begun yet, or still running at the deadline
-  std::uint64_t unsettled = 0;        ///< left to their lease: the server could not be reached
-  std::uint64_t leaked = 0;           ///< handlers that did not return within `stop_grace`; their jobs are handed back
+  std::uint64_t finished = 0;     ///< ended by their handler while stopping
+  std::uint64_t handed_back = 0;  ///< put back: not begun yet, or still running at the deadline
+  std::uint64_t unsettled = 0;    ///< left to their lease: the server could not be reached
+  std::uint64_t leaked = 0;       ///< handlers that did not return within `stop_grace`; their jobs are handed back
 };
 
 /// Serves one queue until it is stopped. Move-only; thread-safe but for moves. The destructor stops with

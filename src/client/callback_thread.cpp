@@ -44,7 +44,8 @@ void CallbackThread::run() {
     batch.clear();
     batch.swap(queue_);
     lock.unlock();
-    for (const Continuation& continuation : batch) continuation();
+    for (const Continuation& continuation : batch)
+      continuation();
     lock.lock();
   }
 }
@@ -55,8 +56,10 @@ void CallbackThread::stop() {
     stopping_ = true;
     wake_.notify_all();
   }
-  if (!thread_.joinable()) return;
-  if (thread_.get_id() == std::this_thread::get_id()) return;  // the core's last owner is one of its continuations
+  if (!thread_.joinable())
+    return;
+  if (thread_.get_id() == std::this_thread::get_id())
+    return;  // the core's last owner is one of its continuations
   thread_.join();
 }
 

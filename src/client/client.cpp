@@ -20,9 +20,11 @@ namespace {
 
 /// The library's script with that digest, when `parts` is an EVALSHA of one.
 [[nodiscard]] const script::ScriptSource* script_of(CommandParts parts) {
-  if (parts.size() < 3 || (parts[0] != "EVALSHA" && parts[0] != "evalsha")) return nullptr;
+  if (parts.size() < 3 || (parts[0] != "EVALSHA" && parts[0] != "evalsha"))
+    return nullptr;
   for (const script::ScriptSource& script : script::all_scripts()) {
-    if (script.sha1 == parts[1]) return &script;
+    if (script.sha1 == parts[1])
+      return &script;
   }
   return nullptr;
 }
@@ -37,7 +39,8 @@ class Gathering final : public detail::CallOf<std::vector<Value>> {
     settle_one();
   }
   void failed(Error error) {
-    if (!failed_.exchange(true)) error_ = std::move(error);
+    if (!failed_.exchange(true))
+      error_ = std::move(error);
     settle_one();
   }
   void accept(const resp::View&) noexcept override {}
@@ -45,7 +48,8 @@ class Gathering final : public detail::CallOf<std::vector<Value>> {
  private:
   void destroy() noexcept override { delete this; }
   void settle_one() {
-    if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1)
+      return;
     if (win()) {
       if (failed_) {
         fail(std::move(error_));
@@ -104,19 +108,22 @@ class Transaction final : public detail::CallOf<std::vector<Value>> {
     std::string bytes;
     resp::CommandWriter writer(bytes);
     writer.begin(1).part(std::string_view("MULTI"));
-    for (const CommandParts parts : commands) writer.command(parts);
+    for (const CommandParts parts : commands)
+      writer.command(parts);
     writer.begin(1).part(std::string_view("EXEC"));
     auto* call = new Transaction(std::move(bytes), commands.size());
     return call;
   }
   void part(const resp::View& reply) noexcept override {
     // A command that is refused while it is queued makes EXEC answer EXECABORT; its own text says why.
-    if (reply.is_error() && refusal_.empty()) refusal_ = std::string(reply.error_text());
+    if (reply.is_error() && refusal_.empty())
+      refusal_ = std::string(reply.error_text());
   }
   void accept(const resp::View& reply) noexcept override {
     if (reply.is_error()) {
       std::string text(reply.error_text());
-      if (!refusal_.empty()) text += " (" + refusal_ + ")";
+      if (!refusal_.empty())
+        text += " (" + refusal_ + ")";
       store(std::unexpected(wire::to_error(text)));
     } else {
       store(resp::to_value(reply).take_items());
@@ -136,7 +143,8 @@ class Transaction final : public detail::CallOf<std::vector<Value>> {
   std::string refusal_;
 };
 
-[[nodiscard]] Reply<std::vector<Value>> run_transaction(client::LiveCore& core, std::span<const CommandParts> commands) {
+[[nodiscard]] Reply<std::vector<Value>> run_transaction(client::LiveCore& core,
+                                                        std::span<const CommandParts> commands) {
   Transaction* call = Transaction::make(commands);
   call->retain();
   detail::CallPointer<detail::CallOf<std::vector<Value>>> mine(call);
@@ -149,7 +157,8 @@ struct OwnedCommands {
   std::vector<std::vector<std::string>> texts;
   [[nodiscard]] std::vector<std::vector<std::string_view>> views() const {
     std::vector<std::vector<std::string_view>> out;
-    for (const auto& command : texts) out.emplace_back(command.begin(), command.end());
+    for (const auto& command : texts)
+      out.emplace_back(command.begin(), command.end());
     return out;
   }
 };
@@ -178,8 +187,10 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
   RepairedTransaction(const std::shared_ptr<client::Core>& core, std::span<const CommandParts> commands,
                       std::vector<const script::ScriptSource*> scripts)
       : core_(core), scripts_(std::move(scripts)) {
-    for (const CommandParts parts : commands) commands_.texts.emplace_back(parts.begin(), parts.end());
-    for (std::size_t i = 0; i < scripts_.size(); ++i) places_.push_back(i);
+    for (const CommandParts parts : commands)
+      commands_.texts.emplace_back(parts.begin(), parts.end());
+    for (std::size_t i = 0; i < scripts_.size(); ++i)
+      places_.push_back(i);
   }
   void destroy() noexcept override { delete this; }
 
@@ -192,15 +203,19 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
   }
 
   void first_answers(Result<std::vector<Value>> answers) {
-    if (!answers) return finish(std::move(answers));
-    if (values_.empty()) values_.resize(answers->size());
+    if (!answers)
+      return finish(std::move(answers));
+    if (values_.empty())
+      values_.resize(answers->size());
     std::vector<std::size_t> refused;
     for (std::size_t i = 0; i < answers->size() && i < places_.size(); ++i) {
       const std::size_t place = places_[i];
       values_[place] = std::move((*answers)[i]);
-      if (scripts_[place] != nullptr && values_[place].error_text().starts_with("NOSCRIPT")) refused.push_back(place);
+      if (scripts_[place] != nullptr && values_[place].error_text().starts_with("NOSCRIPT"))
+        refused.push_back(place);
     }
-    if (refused.empty() || ++repairs_ > kMostRepairs) return finish(std::move(values_));
+    if (refused.empty() || ++repairs_ > kMostRepairs)
+      return finish(std::move(values_));
     places_ = std::move(refused);
     repair();
   }
@@ -211,15 +226,18 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
     std::vector<const script::ScriptSource*> loaded;
     for (const std::size_t place : places_) {
       const script::ScriptSource* needed = scripts_[place];
-      if (std::find(loaded.begin(), loaded.end(), needed) != loaded.end()) continue;
+      if (std::find(loaded.begin(), loaded.end(), needed) != loaded.end())
+        continue;
       loaded.push_back(needed);
       loads.push_back({"SCRIPT", "LOAD", needed->source});
     }
     std::vector<CommandParts> load_commands(loads.begin(), loads.end());
     Client::from_core(core_).pipeline(load_commands).then([this](Result<std::vector<Value>> answers) {
-      if (!answers) return finish(std::move(answers));
+      if (!answers)
+        return finish(std::move(answers));
       for (const Value& answer : *answers) {
-        if (answer.is_error()) return finish(std::unexpected(wire::to_error(answer.error_text())));
+        if (answer.is_error())
+          return finish(std::unexpected(wire::to_error(answer.error_text())));
       }
       std::vector<std::vector<std::string_view>> views;
       for (const std::size_t place : places_) {
@@ -249,7 +267,8 @@ Client& Client::operator=(Client&& other) noexcept {
   return *this;
 }
 Client::~Client() {
-  if (core_ && !borrowed_) close();
+  if (core_ && !borrowed_)
+    close();
 }
 
 Client Client::from_core(std::shared_ptr<client::Core> core) {
@@ -264,11 +283,14 @@ Result<Client> Client::open(std::string_view url, ClientOptions options) {
     return fail(Errc::invalid_argument, "node_id must be 0..1023, got " + std::to_string(*options.node_id));
   }
   if (options.max_in_flight < 4) {
-    return fail(Errc::invalid_argument, "max_in_flight must be at least 4, got " + std::to_string(options.max_in_flight));
+    return fail(Errc::invalid_argument,
+                "max_in_flight must be at least 4, got " + std::to_string(options.max_in_flight));
   }
   const auto positive = [](std::string_view name, std::chrono::milliseconds value) -> Result<void> {
-    if (value > std::chrono::milliseconds::zero()) return {};
-    return fail(Errc::invalid_argument, std::string(name) + " must be positive, got " + std::to_string(value.count()) + "ms");
+    if (value > std::chrono::milliseconds::zero())
+      return {};
+    return fail(Errc::invalid_argument,
+                std::string(name) + " must be positive, got " + std::to_string(value.count()) + "ms");
   };
   ECHOMQ_CHECK(positive("connect_timeout", options.connect_timeout));
   ECHOMQ_CHECK(positive("deadline", options.deadline));
@@ -283,15 +305,18 @@ Result<Client> Client::open(std::string_view url, ClientOptions options) {
 }
 
 Reply<Value> Client::command(CommandParts parts) const {
-  if (parts.empty()) return fail(Errc::invalid_argument, "a command needs at least its name");
+  if (parts.empty())
+    return fail(Errc::invalid_argument, "a command needs at least its name");
   auto decode = [](const wire::Answer& answer) -> Result<Value> { return resp::to_value(answer.view); };
   return core_->command<Value>(parts, {}, decode);
 }
 
 Reply<std::vector<Value>> Client::pipeline(std::span<const CommandParts> commands) const {
-  if (commands.empty()) return fail(Errc::empty_pipeline, "a pipeline needs at least one command");
+  if (commands.empty())
+    return fail(Errc::empty_pipeline, "a pipeline needs at least one command");
   for (const CommandParts parts : commands) {
-    if (parts.empty()) return fail(Errc::invalid_argument, "a command needs at least its name");
+    if (parts.empty())
+      return fail(Errc::invalid_argument, "a command needs at least its name");
   }
   auto* gathering = new Gathering(commands.size());
   gathering->retain();
@@ -307,15 +332,18 @@ Reply<std::vector<Value>> Client::pipeline(std::span<const CommandParts> command
 }
 
 Reply<std::vector<Value>> Client::transaction(std::span<const CommandParts> commands) const {
-  if (commands.empty()) return fail(Errc::empty_pipeline, "a transaction needs at least one command");
+  if (commands.empty())
+    return fail(Errc::empty_pipeline, "a transaction needs at least one command");
   std::vector<const script::ScriptSource*> scripts;
   bool any = false;
   for (const CommandParts parts : commands) {
-    if (parts.empty()) return fail(Errc::invalid_argument, "a command needs at least its name");
+    if (parts.empty())
+      return fail(Errc::invalid_argument, "a command needs at least its name");
     scripts.push_back(script_of(parts));
     any = any || scripts.back() != nullptr;
   }
-  if (any) return RepairedTransaction::start(core_, commands, std::move(scripts));
+  if (any)
+    return RepairedTransaction::start(core_, commands, std::move(scripts));
   return run_transaction(live(core_), commands);
 }
 
@@ -330,7 +358,8 @@ Reply<Value> Client::eval(std::string_view name, std::span<const std::string_vie
 }
 
 Reply<Subscription> Client::subscribe(std::string_view channel, SubscriptionHandlers handlers) const {
-  if (channel.empty()) return fail(Errc::invalid_argument, "a channel needs a name");
+  if (channel.empty())
+    return fail(Errc::invalid_argument, "a channel needs a name");
   return live(core_).subscribe(channel, std::move(handlers));
 }
 

@@ -48,8 +48,7 @@ class Core : public std::enable_shared_from_this<Core> {
   /// Keys first, then arguments, as the script's contract says.
   template <typename T, typename Decode>
   [[nodiscard]] Reply<T> eval(const script::ScriptSource& script, std::span<const std::string_view> keys,
-                              std::span<const std::string_view> arguments, wire::CallSettings settings,
-                              Decode decode) {
+                              std::span<const std::string_view> arguments, wire::CallSettings settings, Decode decode) {
     char count[8];
     const auto end = std::to_chars(count, count + sizeof count, keys.size()).ptr;
     const std::string_view head[3] = {"EVALSHA", script.sha1, std::string_view(count, end)};

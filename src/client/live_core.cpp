@@ -77,7 +77,8 @@ std::shared_ptr<wire::Link> LiveCore::make_link(wire::LinkSettings settings, wir
 Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions options) {
   std::shared_ptr<LiveCore> core(new LiveCore(std::move(url), std::move(options)), [](LiveCore* last) {
     // A forked child has none of the threads that this would wait for: what they hold is left as it is.
-    if (last->forked()) return;
+    if (last->forked())
+      return;
     // The last owner may be a continuation: the threads are then joined from a thread that is not one of them.
     if (detail::on_library_thread()) {
       std::thread([last] { delete last; }).detach();
@@ -118,7 +119,8 @@ void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
   call->repeat = settings.repeat;
   call->blocking = settings.blocking;
   call->deadline = detail::Clock::now() + settings.deadline.value_or(options_.deadline);
-  if (call->script != nullptr) counters_.script_calls.fetch_add(1, std::memory_order_relaxed);
+  if (call->script != nullptr)
+    counters_.script_calls.fetch_add(1, std::memory_order_relaxed);
   topology_->for_slot(call->slot)->submit(call, !detail::on_library_thread());
 }
 
@@ -127,12 +129,14 @@ std::unique_ptr<WakeWatch> LiveCore::watch(std::string wake_key, std::function<v
 }
 
 Reply<Subscription> LiveCore::subscribe(std::string_view channel, SubscriptionHandlers handlers) {
-  if (forked()) return fail(Errc::forked, "open a client of its own in the child process");
+  if (forked())
+    return fail(Errc::forked, "open a client of its own in the child process");
   return subscriptions_->subscribe(channel, std::move(handlers));
 }
 
 Reply<void> LiveCore::ready() {
-  if (forked()) return fail(Errc::forked, "open a client of its own in the child process");
+  if (forked())
+    return fail(Errc::forked, "open a client of its own in the child process");
   auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
   auto* call = wire::BoundCall<void, decltype(decode)>::allocate(0, decode);
   call->default_target = &callbacks_;
@@ -143,7 +147,8 @@ Reply<void> LiveCore::ready() {
 }
 
 void LiveCore::log(LogLevel level, std::string_view event, std::span<const LogField> fields) {
-  if (options_.log) options_.log(level, event, fields);
+  if (options_.log)
+    options_.log(level, event, fields);
 }
 
 ClientStats LiveCore::stats() const {
@@ -167,7 +172,8 @@ ClientStats LiveCore::stats() const {
   out.wakes = read(counters_.wakes);
   out.id_collisions = read(counters_.id_collisions);
   out.connections = read(counters_.connections);
-  if (!forked()) out.in_flight = main_->pending();
+  if (!forked())
+    out.in_flight = main_->pending();
   return out;
 }
 
@@ -190,9 +196,11 @@ void LiveCore::close() {
     });
   });
   // A thread of the library cannot wait for itself; the destructor, which runs elsewhere, does.
-  if (detail::on_library_thread()) return;
+  if (detail::on_library_thread())
+    return;
   const std::lock_guard lock(join_mutex_);
-  if (io_thread_.joinable()) io_thread_.join();
+  if (io_thread_.joinable())
+    io_thread_.join();
   callbacks_.stop();
 }
 

@@ -25,13 +25,15 @@ constexpr std::string_view kGraceText = "10000";
   constexpr std::string_view kDigits = "0123456789abcdef";
   for (int i = 0; i < 4; ++i) {
     std::uint32_t bits = random();
-    for (int digit = 0; digit < 8; ++digit, bits >>= 4) owner += kDigits[bits & 15U];
+    for (int digit = 0; digit < 8; ++digit, bits >>= 4)
+      owner += kDigits[bits & 15U];
   }
   return owner;
 }
 
 [[nodiscard]] Result<std::int64_t> first_integer(const wire::Answer& answer) {
-  if (const auto value = answer.view.at(0).as_integer()) return *value;
+  if (const auto value = answer.view.at(0).as_integer())
+    return *value;
   return fail(Errc::protocol_error, "the node lease script answered something else than a list of numbers");
 }
 
@@ -44,7 +46,8 @@ Result<void> LiveCore::lease_node() {
   minter_.emplace(static_cast<std::uint16_t>(node));
   minter_->set_valid_until(valid_until(sent));
   boost::asio::post(io_, [weak = std::weak_ptr<Core>(shared_from_this())] {
-    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock())) core->renew_node_later();
+    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock()))
+      core->renew_node_later();
   });
   return {};
 }
@@ -55,7 +58,8 @@ detail::Clock::time_point LiveCore::valid_until(detail::Clock::time_point sent) 
 
 Reply<std::int64_t> LiveCore::ask_for_node(std::optional<std::uint16_t> wanted) {
   const script::ScriptSource* script = script::find_script("node_lease");
-  if (script == nullptr) return fail(Errc::server_error, "script node_lease is not part of this build");
+  if (script == nullptr)
+    return fail(Errc::server_error, "script node_lease is not part of this build");
   const std::string lease = std::to_string(options_.node_lease_time.count());
   const std::string asked = wanted ? std::to_string(*wanted) : std::string();
   const std::array<std::string_view, 1> keys = {kNodesKey};
@@ -64,24 +68,29 @@ Reply<std::int64_t> LiveCore::ask_for_node(std::optional<std::uint16_t> wanted) 
   settings.repeat = Repeat::safe;
   auto decode = [](const wire::Answer& answer) -> Result<std::int64_t> {
     ECHOMQ_TRY(const std::int64_t node, first_integer(answer));
-    if (node >= 0 && node <= 1023) return node;
+    if (node >= 0 && node <= 1023)
+      return node;
     return fail(Errc::protocol_error, "node id " + std::to_string(node) + " is no node id");
   };
   return eval<std::int64_t>(*script, keys, arguments, settings, decode);
 }
 
 void LiveCore::renew_node_later() {
-  if (closed()) return;
+  if (closed())
+    return;
   renewal_.expires_after(options_.node_lease_time / 3);
   renewal_.async_wait([weak = std::weak_ptr<Core>(shared_from_this())](const boost::system::error_code& error) {
-    if (error) return;
-    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock())) core->renew_node();
+    if (error)
+      return;
+    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock()))
+      core->renew_node();
   });
 }
 
 void LiveCore::renew_node() {
   const script::ScriptSource* script = script::find_script("node_renew");
-  if (script == nullptr || closed()) return;
+  if (script == nullptr || closed())
+    return;
   const std::string lease = std::to_string(options_.node_lease_time.count());
   const std::string node = std::to_string(minter_->node());
   const std::array<std::string_view, 1> keys = {kNodesKey};
@@ -93,7 +102,8 @@ void LiveCore::renew_node() {
   eval<std::int64_t>(*script, keys, arguments, settings, first_integer)
       .then([weak, sent](Result<std::int64_t> renewed) {
         const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
-        if (!core || core->closed()) return;
+        if (!core || core->closed())
+          return;
         if (renewed) {
           core->minter_->set_valid_until(core->valid_until(sent));
         } else if (renewed.error().is(Errc::node_lease_lost)) {
@@ -112,16 +122,19 @@ void LiveCore::lease_again() {
   std::weak_ptr<Core> weak = shared_from_this();
   ask_for_node(options_.node_id).then([weak, sent](Result<std::int64_t> node) {
     const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
-    if (!core || core->closed() || !node) return;
+    if (!core || core->closed() || !node)
+      return;
     core->minter_->resume(static_cast<std::uint16_t>(*node), core->valid_until(sent));
   });
 }
 
 void LiveCore::release_node() {
-  if (!minter_) return;
+  if (!minter_)
+    return;
   minter_->stop();
   const script::ScriptSource* script = script::find_script("node_release");
-  if (script == nullptr || !main_->live() || detail::on_library_thread()) return;
+  if (script == nullptr || !main_->live() || detail::on_library_thread())
+    return;
   const std::string node = std::to_string(minter_->node());
   const std::array<std::string_view, 1> keys = {kNodesKey};
   const std::array<std::string_view, 2> arguments = {owner_, node};
@@ -132,14 +145,18 @@ void LiveCore::release_node() {
 }
 
 Result<BrandedId> LiveCore::mint(std::string_view brand) {
-  if (forked()) return fail(Errc::forked, "open a client of its own in the child process");
-  if (closed()) return fail(Errc::client_closed, "the client is closed");
-  if (!minter_) return fail(Errc::node_lease_lost, "this client was opened without a node id for minting");
+  if (forked())
+    return fail(Errc::forked, "open a client of its own in the child process");
+  if (closed())
+    return fail(Errc::client_closed, "the client is closed");
+  if (!minter_)
+    return fail(Errc::node_lease_lost, "this client was opened without a node id for minting");
   return minter_->next(brand);
 }
 
 std::optional<std::uint16_t> LiveCore::node_id() const {
-  if (!minter_) return std::nullopt;
+  if (!minter_)
+    return std::nullopt;
   return minter_->node();
 }
 

@@ -13,9 +13,11 @@ inline namespace v1 {
 void Subscription::State::deliver(Event event) {
   {
     const std::lock_guard lock(mutex);
-    if (cancelled) return;
+    if (cancelled)
+      return;
     events.push_back(std::move(event));
-    if (scheduled) return;
+    if (scheduled)
+      return;
     scheduled = true;
   }
   target->post(Continuation(&State::run, new std::shared_ptr<State>(shared_from_this())));
@@ -37,7 +39,8 @@ void Subscription::State::run(void* raw) noexcept {
       state.events.pop_front();
     }
     if (event.is_gap) {
-      if (state.handlers.on_gap) state.handlers.on_gap();
+      if (state.handlers.on_gap)
+        state.handlers.on_gap();
     } else if (state.handlers.on_message) {
       state.handlers.on_message(state.channel, event.payload);
     }
@@ -52,13 +55,15 @@ Subscription::~Subscription() { cancel(); }
 
 void Subscription::cancel() noexcept {
   const std::shared_ptr<State> state = std::exchange(state_, nullptr);
-  if (!state) return;
+  if (!state)
+    return;
   {
     const std::lock_guard lock(state->mutex);
     state->cancelled = true;
     state->events.clear();
   }
-  if (const auto hub = state->hub.lock()) hub->remove(state);
+  if (const auto hub = state->hub.lock())
+    hub->remove(state);
   const std::lock_guard wait_for_handler(state->running);
 }
 
@@ -70,7 +75,8 @@ bool Subscription::live() const noexcept {
 }
 std::uint64_t Subscription::gaps() const noexcept { return state_ ? state_->gaps.load(std::memory_order_relaxed) : 0; }
 std::int64_t Subscription::connection_id() const noexcept {
-  if (!state_) return 0;
+  if (!state_)
+    return 0;
   const auto hub = state_->hub.lock();
   const auto link = hub ? hub->link() : nullptr;
   return link ? link->connection_id() : 0;
@@ -88,7 +94,8 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Subscri
   std::shared_ptr<wire::Link> link;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return fail(Errc::client_closed, "the client is closed");
+    if (closed_)
+      return fail(Errc::client_closed, "the client is closed");
     if (!link_) {
       link_ = make_link_(this);
       link_->start();
@@ -101,7 +108,8 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Subscri
   auto decode = [self = weak_from_this(), state](const wire::Answer& answer) -> Result<Subscription> {
     const auto hub = self.lock();
     if (answer.view.is_error()) {
-      if (hub) hub->remove(state);
+      if (hub)
+        hub->remove(state);
       return std::unexpected(wire::to_error(answer.view.error_text()));
     }
     if (hub) {
@@ -131,18 +139,21 @@ void SubscriptionHub::remove(const std::shared_ptr<Subscription::State>& state) 
   {
     const std::lock_guard lock(mutex_);
     const auto found = channels_.find(state->channel);
-    if (found == channels_.end()) return;
+    if (found == channels_.end())
+      return;
     std::erase_if(found->second.subscribers, [&](const auto& weak) {
       const auto other = weak.lock();
       return !other || other == state;
     });
-    if (!found->second.subscribers.empty()) return;
+    if (!found->second.subscribers.empty())
+      return;
     channels_.erase(found);
     link = link_;
   }
   state->live.store(false, std::memory_order_release);
   // While the connection is down there is nothing to undo: the channel is not restored.
-  if (!link || !link->live()) return;
+  if (!link || !link->live())
+    return;
   const std::array<std::string_view, 2> parts = {"UNSUBSCRIBE", state->channel};
   auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
   detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
@@ -153,13 +164,16 @@ void SubscriptionHub::remove(const std::shared_ptr<Subscription::State>& state) 
 void SubscriptionHub::link_live(std::int64_t connection_id) {
   const std::lock_guard lock(mutex_);
   for (auto& [name, channel] : channels_) {
-    if (!channel.confirmed) continue;  // its first SUBSCRIBE waits in the link
+    if (!channel.confirmed)
+      continue;  // its first SUBSCRIBE waits in the link
     const std::array<std::string_view, 2> parts = {"SUBSCRIBE", name};
     auto decode = [subscribers = channel.subscribers, connection_id](const wire::Answer& answer) -> Result<void> {
-      if (answer.view.is_error()) return std::unexpected(wire::to_error(answer.view.error_text()));
+      if (answer.view.is_error())
+        return std::unexpected(wire::to_error(answer.view.error_text()));
       for (const auto& weak : subscribers) {
         const auto state = weak.lock();
-        if (!state) continue;
+        if (!state)
+          continue;
         state->confirmed_on.store(connection_id, std::memory_order_release);
         state->live.store(true, std::memory_order_release);
         state->gaps.fetch_add(1, std::memory_order_relaxed);
@@ -176,7 +190,8 @@ void SubscriptionHub::link_lost(const Error&) {
   const std::lock_guard lock(mutex_);
   for (auto& [name, channel] : channels_) {
     for (const auto& weak : channel.subscribers) {
-      if (const auto state = weak.lock()) state->live.store(false, std::memory_order_release);
+      if (const auto state = weak.lock())
+        state->live.store(false, std::memory_order_release);
     }
   }
 }
@@ -186,11 +201,13 @@ void SubscriptionHub::link_push(const resp::View& frame) {
   std::array<std::string_view, 3> texts;
   for (std::string_view& text : texts) {
     const auto view = elements.next().as_text();
-    if (!view) return;
+    if (!view)
+      return;
     text = *view;
   }
   const auto [kind, channel, payload] = texts;
-  if (kind != "message") return;
+  if (kind != "message")
+    return;
   std::vector<std::weak_ptr<Subscription::State>> subscribers;
   {
     const std::lock_guard lock(mutex_);
@@ -199,7 +216,8 @@ void SubscriptionHub::link_push(const resp::View& frame) {
     }
   }
   for (const auto& weak : subscribers) {
-    if (const auto state = weak.lock()) state->deliver({false, std::string(payload)});
+    if (const auto state = weak.lock())
+      state->deliver({false, std::string(payload)});
   }
 }
 
@@ -215,7 +233,8 @@ void SubscriptionHub::close(const Error& why) {
     closed_ = true;
     link = link_;
   }
-  if (link) link->close(why);
+  if (link)
+    link->close(why);
 }
 
 }  // namespace client

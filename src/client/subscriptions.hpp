@@ -38,9 +38,9 @@ struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
   std::atomic<std::int64_t> confirmed_on{0};  // CLIENT ID of the connection that confirmed it last
 
   std::mutex mutex;
-  std::deque<Event> events;   // guarded by mutex
-  bool scheduled = false;     // guarded by mutex: one run of the handlers is posted or running
-  bool cancelled = false;     // guarded by mutex
+  std::deque<Event> events;      // guarded by mutex
+  bool scheduled = false;        // guarded by mutex: one run of the handlers is posted or running
+  bool cancelled = false;        // guarded by mutex
   std::recursive_mutex running;  // held while a handler runs
 
   /// Queues an event; handlers run one at a time and in order, on the executor.

@@ -49,7 +49,8 @@ void WakeHub::remove(Watch& watch) {
     const std::lock_guard lock(mutex_);
     const auto [begin, end] = watches_.equal_range(watch.key_);
     const auto found = std::find_if(begin, end, [&](const auto& entry) { return entry.second == &watch; });
-    if (found != end) watches_.erase(found);
+    if (found != end)
+      watches_.erase(found);
     if (watch.parked_) {
       watch.parked_ = false;
       if (const auto count = parked_.find(watch.key_); count != parked_.end() && --count->second == 0) {
@@ -62,9 +63,11 @@ void WakeHub::remove(Watch& watch) {
 
 void WakeHub::set_parked(Watch& watch, bool parked) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;
+  if (closed_)
+    return;
   if (watch.parked_ == parked) {
-    if (parked && !asking_) ask_locked();  // the last BLPOP was refused: once more
+    if (parked && !asking_)
+      ask_locked();  // the last BLPOP was refused: once more
     return;
   }
   watch.parked_ = parked;
@@ -88,18 +91,21 @@ void WakeHub::set_parked(Watch& watch, bool parked) {
 }
 
 void WakeHub::ask_locked() {
-  if (closed_ || parked_.empty() || !link_) return;
+  if (closed_ || parked_.empty() || !link_)
+    return;
   asking_ = true;
   unblocking_ = false;
   ++generation_;
   asked_.clear();
   std::vector<std::string_view> parts = {"BLPOP"};
-  for (const auto& [key, count] : parked_) asked_.push_back(key);
+  for (const auto& [key, count] : parked_)
+    asked_.push_back(key);
   parts.insert(parts.end(), asked_.begin(), asked_.end());
   parts.push_back(kParkText);
   auto decode = [self = weak_from_this()](const wire::Answer& answer) -> Result<void> {
     const auto hub = self.lock();
-    if (!hub) return {};
+    if (!hub)
+      return {};
     if (answer.view.is_error()) {
       hub->failed(wire::to_error(answer.view.error_text()));
       return {};
@@ -126,7 +132,8 @@ void WakeHub::ask_locked() {
       const std::unique_ptr<OnEnd> self(static_cast<OnEnd*>(raw));
       const Result<void> result = self->call->take();
       self->call->release();
-      if (const auto hub = self->hub.lock(); hub && !result) hub->failed(result.error());
+      if (const auto hub = self->hub.lock(); hub && !result)
+        hub->failed(result.error());
     }
   };
   call->retain();
@@ -137,7 +144,8 @@ void WakeHub::ask_locked() {
 
 void WakeHub::unblock_locked() {
   const std::int64_t id = link_ ? link_->connection_id() : 0;
-  if (unblocking_ || id == 0) return;  // not connected: the BLPOP is asked anew anyway
+  if (unblocking_ || id == 0)
+    return;  // not connected: the BLPOP is asked anew anyway
   unblocking_ = true;
   const std::string text = std::to_string(id);
   const std::array<std::string_view, 3> parts = {"CLIENT", "UNBLOCK", text};
@@ -174,28 +182,36 @@ void WakeHub::answered(const std::string& key, bool got_token) {
     if (got_token) {
       counters_.wakes.fetch_add(1, std::memory_order_relaxed);
       used = parked_.contains(key);
-      if (!used && !closed_) send({"LPUSH", key, "1"});
+      if (!used && !closed_)
+        send({"LPUSH", key, "1"});
     }
-    if (!used) ask_locked();
+    if (!used)
+      ask_locked();
   }
-  if (!used) return;
+  if (!used)
+    return;
   notify(key, false);
   const std::lock_guard lock(mutex_);
-  if (!asking_) ask_locked();
+  if (!asking_)
+    ask_locked();
 }
 
 void WakeHub::failed(const Error& why) {
   {
     const std::lock_guard lock(mutex_);
     asking_ = false;
-    if (closed_ || why.is(Errc::client_closed)) return;
-    if (why.text.starts_with("UNBLOCKED")) counters_.unblocked_errors.fetch_add(1, std::memory_order_relaxed);
+    if (closed_ || why.is(Errc::client_closed))
+      return;
+    if (why.text.starts_with("UNBLOCKED"))
+      counters_.unblocked_errors.fetch_add(1, std::memory_order_relaxed);
   }
   notify({}, true);  // a token may have gone with the answer
   // A server that refuses BLPOP would refuse it again at once: wait for the next worker that parks.
-  if (!why.text.starts_with("UNBLOCKED") && why.repeat != Repeat::safe && !why.is(Errc::outcome_unknown)) return;
+  if (!why.text.starts_with("UNBLOCKED") && why.repeat != Repeat::safe && !why.is(Errc::outcome_unknown))
+    return;
   const std::lock_guard lock(mutex_);
-  if (!asking_) ask_locked();
+  if (!asking_)
+    ask_locked();
 }
 
 void WakeHub::notify(const std::string& key, bool all) {
@@ -204,15 +220,18 @@ void WakeHub::notify(const std::string& key, bool all) {
   {
     const std::lock_guard lock(mutex_);
     if (all) {
-      for (const auto& [name, watch] : watches_) callbacks.push_back(watch->on_wake_);
+      for (const auto& [name, watch] : watches_)
+        callbacks.push_back(watch->on_wake_);
     } else {
       // One token wakes one worker; the one that has waited in vain longest is as good as any.
       const auto [begin, end] = watches_.equal_range(key);
       const auto found = std::find_if(begin, end, [](const auto& entry) { return entry.second->parked_; });
-      if (found != end) callbacks.push_back(found->second->on_wake_);
+      if (found != end)
+        callbacks.push_back(found->second->on_wake_);
     }
   }
-  for (const auto& callback : callbacks) callback();
+  for (const auto& callback : callbacks)
+    callback();
 }
 
 void WakeHub::link_live(std::int64_t) { notify({}, true); }
@@ -230,7 +249,8 @@ void WakeHub::close(const Error& why) {
     closed_ = true;
     link = link_;
   }
-  if (link) link->close(why);
+  if (link)
+    link->close(why);
 }
 
 }  // namespace client

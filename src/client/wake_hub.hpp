@@ -55,10 +55,10 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   // Guarded by mutex_.
   std::shared_ptr<wire::Link> link_;
   std::multimap<std::string, Watch*> watches_;
-  std::map<std::string, std::uint32_t> parked_;   // key -> watches parked on it
-  std::vector<std::string> asked_;                // keys of the BLPOP in flight
+  std::map<std::string, std::uint32_t> parked_;  // key -> watches parked on it
+  std::vector<std::string> asked_;               // keys of the BLPOP in flight
   bool asking_ = false;
-  std::uint64_t generation_ = 0;                  // of the BLPOP in flight
+  std::uint64_t generation_ = 0;  // of the BLPOP in flight
   bool unblocking_ = false;
   bool closed_ = false;
   // Held while callbacks run, so that a watch can wait for its own to end.

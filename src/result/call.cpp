@@ -32,9 +32,8 @@ bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Clock:
     limit = &at;
   }
   // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is what steady_clock reads on Linux.
-  const long result =
-      syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected,
-              limit, nullptr, FUTEX_BITSET_MATCH_ANY);
+  const long result = syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word),
+                              FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, limit, nullptr, FUTEX_BITSET_MATCH_ANY);
   return !(result == -1 && errno == ETIMEDOUT);
 }
 
@@ -52,11 +51,8 @@ void Call::publish() noexcept {
         continuation_();
       }
       break;
-    case kWaiting:
-      futex_wake_all(phase_);
-      break;
-    default:
-      break;
+    case kWaiting: futex_wake_all(phase_); break;
+    default: break;
   }
 }
 
@@ -68,18 +64,21 @@ bool Call::on_done(Target* target, Continuation continuation) noexcept {
   const bool elsewhere = LocalLoop::current() != target;
   std::uint32_t expected = kPending;
   const bool registered = phase_.compare_exchange_strong(expected, kContinuation, std::memory_order_acq_rel);
-  if (registered && elsewhere && read_by != nullptr) read_by->leave_to_library();
+  if (registered && elsewhere && read_by != nullptr)
+    read_by->leave_to_library();
   return registered;
 }
 
 bool Call::wait(Clock::time_point until) noexcept {
-  if (done()) return true;
+  if (done())
+    return true;
   if (source != nullptr) {
     (void)source->drive([](void* self) { return static_cast<Call*>(self)->done(); }, this, until);
   }
   while (!done()) {
     std::uint32_t expected = kPending;
-    if (!phase_.compare_exchange_strong(expected, kWaiting, std::memory_order_acq_rel) && expected == kDone) break;
+    if (!phase_.compare_exchange_strong(expected, kWaiting, std::memory_order_acq_rel) && expected == kDone)
+      break;
     if (!futex_wait(phase_, kWaiting, until)) {
       expected = kWaiting;
       (void)phase_.compare_exchange_strong(expected, kPending, std::memory_order_acq_rel);

@@ -29,7 +29,9 @@ LocalLoop::LocalLoop() noexcept : outer_(current_loop), queue_(new Queue) { curr
 LocalLoop::~LocalLoop() {
   current_loop = outer_;
   // Whoever called finish() on another thread may still be inside its lock.
-  { const std::lock_guard lock(queue_->mutex); }
+  {
+    const std::lock_guard lock(queue_->mutex);
+  }
   delete queue_;
 }
 
@@ -38,7 +40,8 @@ LocalLoop* LocalLoop::current() noexcept { return current_loop; }
 void LocalLoop::post(Continuation continuation) {
   const std::lock_guard lock(queue_->mutex);
   queue_->ready.push_back(continuation);
-  if (current_loop == this) return;  // this thread is awake
+  if (current_loop == this)
+    return;  // this thread is awake
   queue_->signal.fetch_add(1, std::memory_order_release);
   futex_wake_all(queue_->signal);
 }
@@ -58,16 +61,21 @@ void LocalLoop::run() {
     {
       const std::lock_guard lock(queue_->mutex);
       batch.swap(queue_->ready);
-      if (batch.empty() && queue_->finished) return;
+      if (batch.empty() && queue_->finished)
+        return;
     }
     // The connection of the last wait may be gone by the next one.
-    if (!batch.empty()) source_ = nullptr;
-    for (const Continuation& continuation : batch) continuation();
-    if (!batch.empty()) continue;
+    if (!batch.empty())
+      source_ = nullptr;
+    for (const Continuation& continuation : batch)
+      continuation();
+    if (!batch.empty())
+      continue;
     const bool drove =
-        source_ != nullptr && source_->drive([](void* queue) { return static_cast<Queue*>(queue)->has_work(); },
-                                             queue_, Clock::time_point::max());
-    if (!drove) (void)futex_wait(queue_->signal, seen, Clock::time_point::max());
+        source_ != nullptr && source_->drive([](void* queue) { return static_cast<Queue*>(queue)->has_work(); }, queue_,
+                                             Clock::time_point::max());
+    if (!drove)
+      (void)futex_wait(queue_->signal, seen, Clock::time_point::max());
   }
 }
 

@@ -2,7 +2,6 @@
 #include "script/executor.hpp"
 
 #include <array>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,11 +18,13 @@ constexpr std::uint8_t kMostLoads = 100;
 [[nodiscard]] detail::CallOf<void>* make_load(const ScriptSource& script) {
   const std::array<std::string_view, 3> parts = {"SCRIPT", "LOAD", script.source};
   auto decode = [sha1 = script.sha1](const wire::Answer& answer) -> Result<void> {
-    if (answer.view.is_error()) return std::unexpected(wire::to_error(answer.view.error_text()));
+    if (answer.view.is_error())
+      return std::unexpected(wire::to_error(answer.view.error_text()));
     const auto text = answer.view.as_text();
-    if (text && *text == sha1) return {};
-    return fail(Errc::script_mismatch, "SCRIPT LOAD answered '" + std::string(text ? *text : "(not text)") +
-                                           "' for " + std::string(sha1));
+    if (text && *text == sha1)
+      return {};
+    return fail(Errc::script_mismatch,
+                "SCRIPT LOAD answered '" + std::string(text ? *text : "(not text)") + "' for " + std::string(sha1));
   };
   detail::CallOf<void>* load = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
   load->internal = true;
@@ -35,7 +36,8 @@ constexpr std::uint8_t kMostLoads = 100;
 Executor::~Executor() { forget(); }
 
 void Executor::forget() {
-  for (auto& [script, load] : loads_) load->release();
+  for (auto& [script, load] : loads_)
+    load->release();
   loads_.clear();
 }
 
@@ -47,7 +49,6 @@ bool Executor::refuses(const detail::Call& call, const resp::View& reply) const 
 
 void Executor::repair(wire::CallQueue& refused, wire::CallQueue& again, wire::CallQueue& given_up, Error& why) {
   wire::CallQueue resent;
-  std::set<const ScriptSource*> loaded_here;
   while (detail::Call* call = refused.pop()) {
     Load*& load = loads_[call->script];
     // A load that was refused (no permission, out of memory) will be refused again.
@@ -59,20 +60,20 @@ void Executor::repair(wire::CallQueue& refused, wire::CallQueue& again, wire::Ca
       }
     }
     if (++call->script_loads > kMostLoads) {
-      why = Error(Errc::server_error, "NOSCRIPT again and again: the script cache is flushed all the time", Repeat::safe);
+      why =
+          Error(Errc::server_error, "NOSCRIPT again and again: the script cache is flushed all the time", Repeat::safe);
       given_up.push(call);
       continue;
     }
-    // Written before the newest load: that load may have cured it. Written after: the cache was flushed since.
-    // A load that still waits may stand behind what is put first now: it cures only what is put first with it.
-    const bool cured = loaded_here.contains(call->script) ||
-                       (load != nullptr && load->written() && load->stream_offset > call->stream_offset);
+    // Written before the newest load, which may still wait: that load cures it, for what is sent again goes out behind
+    // it. Written after: the cache was flushed since.
+    const bool cured = load != nullptr && (!load->written() || load->stream_offset > call->stream_offset);
     if (!cured) {
-      if (load != nullptr) load->release();
+      if (load != nullptr)
+        load->release();
       load = make_load(*call->script);
       load->retain();
       again.push(load);
-      loaded_here.insert(call->script);
       counters_.script_loads.fetch_add(1, std::memory_order_relaxed);
     }
     counters_.scripts_resent.fetch_add(1, std::memory_order_relaxed);

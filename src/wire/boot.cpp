@@ -27,12 +27,14 @@ constexpr std::string_view kVersionKey = "{emq}:version";
 std::string Boot::next() {
   switch (state_) {
     case State::hello: {
-      if (settings_.password.empty()) return encode({"HELLO", "3"});
+      if (settings_.password.empty())
+        return encode({"HELLO", "3"});
       const std::string_view user = settings_.user.empty() ? "default" : std::string_view(settings_.user);
       return encode({"HELLO", "3", "AUTH", user, settings_.password});
     }
     case State::auth:
-      if (settings_.user.empty()) return encode({"AUTH", settings_.password});
+      if (settings_.user.empty())
+        return encode({"AUTH", settings_.password});
       return encode({"AUTH", settings_.user, settings_.password});
     case State::select: return encode({"SELECT", std::to_string(settings_.database)});
     case State::set_name: return encode({"CLIENT", "SETNAME", settings_.client_name});
@@ -74,10 +76,12 @@ Boot::Step Boot::advance() {
     switch (state_) {
       case State::auth: continue;  // HELLO did it; only RESP2 comes here on its own
       case State::select:
-        if (settings_.database == 0) continue;
+        if (settings_.database == 0)
+          continue;
         return Step::more;
       case State::set_name:
-        if (settings_.client_name.empty()) continue;
+        if (settings_.client_name.empty())
+          continue;
         return Step::more;
       case State::client_id:
       case State::get_version: return Step::more;
@@ -106,15 +110,16 @@ Boot::Step Boot::take_version(const resp::View& reply) {
     state_ = State::live;
     return Step::live;
   }
-  return failed(Errc::version_mismatch,
-                "{emq}:version holds '" + stored.substr(0, 64) + "', this client speaks '" + settings_.wire_version + "'",
-                true);
+  return failed(
+      Errc::version_mismatch,
+      "{emq}:version holds '" + stored.substr(0, 64) + "', this client speaks '" + settings_.wire_version + "'", true);
 }
 
 Boot::Step Boot::take(const resp::View& reply) {
   switch (state_) {
     case State::hello:
-      if (!reply.is_error()) return advance();
+      if (!reply.is_error())
+        return advance();
       if (reply.error_text().starts_with("NOAUTH") || reply.error_text().starts_with("WRONGPASS")) {
         return failed(Errc::auth_refused, std::string(reply.error_text()), true);
       }
@@ -130,20 +135,24 @@ Boot::Step Boot::take(const resp::View& reply) {
       state_ = State::auth;
       return advance();
     case State::auth:
-      if (reply.is_error()) return refused(reply.error_text(), Errc::auth_refused);
+      if (reply.is_error())
+        return refused(reply.error_text(), Errc::auth_refused);
       return advance();
     case State::select:
     case State::set_name:
-      if (reply.is_error()) return refused(reply.error_text(), Errc::boot_refused);
+      if (reply.is_error())
+        return refused(reply.error_text(), Errc::boot_refused);
       return advance();
     case State::client_id:
       // Without the right to ask for it the connection works all the same; only CLIENT UNBLOCK needs it.
-      if (const auto id = reply.as_integer()) connection_id_ = *id;
+      if (const auto id = reply.as_integer())
+        connection_id_ = *id;
       return advance();
     case State::get_version:
     case State::read_version: return take_version(reply);
     case State::claim_version:
-      if (reply.is_error()) return take_version(reply);
+      if (reply.is_error())
+        return take_version(reply);
       state_ = State::read_version;
       return Step::more;
     case State::live: break;

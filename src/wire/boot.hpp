@@ -47,7 +47,15 @@ class Boot {
 
  private:
   enum class State : std::uint8_t {
-    hello, auth, select, set_name, client_id, get_version, claim_version, read_version, live,
+    hello,
+    auth,
+    select,
+    set_name,
+    client_id,
+    get_version,
+    claim_version,
+    read_version,
+    live,
   };
 
   [[nodiscard]] Step failed(Errc code, std::string text, bool is_final);

@@ -24,9 +24,11 @@ class InputBuffer {
         std::memmove(bytes_.get(), bytes_.get() + begin_, used);
       } else {
         std::size_t grown = capacity_ == 0 ? kUsual : capacity_ * 2;
-        while (grown < used + least) grown *= 2;
+        while (grown < used + least)
+          grown *= 2;
         auto larger = std::make_unique_for_overwrite<char[]>(grown);
-        if (used > 0) std::memcpy(larger.get(), bytes_.get() + begin_, used);
+        if (used > 0)
+          std::memcpy(larger.get(), bytes_.get() + begin_, used);
         bytes_ = std::move(larger);
         capacity_ = grown;
       }

@@ -23,8 +23,8 @@ constexpr std::size_t kWriteChunk = std::size_t{256} << 10;
 
 }  // namespace
 
-Link::Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log,
-           Repairer* repairer, LinkObserver* observer)
+Link::Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log, Repairer* repairer,
+           LinkObserver* observer)
     : io_(io),
       settings_(std::move(settings)),
       counters_(counters),
@@ -38,13 +38,17 @@ Link::Link(boost::asio::io_context& io, LinkSettings settings, Counters& counter
 
 Link::~Link() {
   // A caller that drove may still be leaving its lock.
-  { const std::lock_guard lock(mutex_); }
-  if (fd_ >= 0) ::close(fd_);
+  {
+    const std::lock_guard lock(mutex_);
+  }
+  if (fd_ >= 0)
+    ::close(fd_);
   if (gate_) {
     boost::system::error_code ignored;
     gate_->close(ignored);
   }
-  if (event_fd_ >= 0) ::close(event_fd_);
+  if (event_fd_ >= 0)
+    ::close(event_fd_);
 }
 
 std::int64_t Link::connection_id() const {
@@ -71,9 +75,12 @@ bool Link::closed() const {
 Result<void> Link::wait_live(TimePoint until) {
   Lock lock(mutex_);
   first_.wait_until(lock, until, [&] { return state_ == State::live || first_attempt_over_ || closing_; });
-  if (state_ == State::live) return {};
-  if (closing_) return fail(close_error_);
-  if (first_attempt_over_) return fail(last_error_);
+  if (state_ == State::live)
+    return {};
+  if (closing_)
+    return fail(close_error_);
+  if (first_attempt_over_)
+    return fail(last_error_);
   return fail(Errc::unreachable, "no connection to " + settings_.endpoint.to_string() + " in time", Repeat::safe);
 }
 
@@ -97,7 +104,8 @@ void Link::submit(detail::Call* call, bool may_block) {
     if (over_bound_locked() && !closing_) {
       counters_.overloads.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
-      if (call->win()) call->fail(Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
+      if (call->win())
+        call->fail(Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
       call->release();
       return;
     }
@@ -105,7 +113,8 @@ void Link::submit(detail::Call* call, bool may_block) {
   if (closing_) {
     const Error why = close_error_;
     lock.unlock();
-    if (call->win()) call->fail(why);
+    if (call->win())
+      call->fail(why);
     call->release();
     return;
   }
@@ -114,15 +123,18 @@ void Link::submit(detail::Call* call, bool may_block) {
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
   counters_.commands.fetch_add(1, std::memory_order_relaxed);
-  if (state_ != State::live || broken_) return;  // sent once live
+  if (state_ != State::live || broken_)
+    return;  // sent once live
   if (idle && !writing_ && !want_write_) {
     flush(lock, false);
-    if (!pipeline_.has_waiting()) return;
+    if (!pipeline_.has_waiting())
+      return;
   } else if (!armed_ && reader_ == Reader::none) {
     // A caller drove this connection before and nobody does now: the library's thread takes over.
     arm_locked();
   }
-  if (writing_) return;  // whoever writes looks again, or tells the library's thread
+  if (writing_)
+    return;  // whoever writes looks again, or tells the library's thread
   signal_library_locked();
 }
 
@@ -132,14 +144,16 @@ void Link::submit_internal(detail::Call* call) {
   if (closing_) {
     const Error why = close_error_;
     lock.unlock();
-    if (call->win()) call->fail(why);
+    if (call->win())
+      call->fail(why);
     call->release();
     return;
   }
   call->source = this;
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
-  if (state_ == State::live && !broken_) signal_library_locked();
+  if (state_ == State::live && !broken_)
+    signal_library_locked();
 }
 
 void Link::flush(Lock& lock, bool keep_going) {
@@ -150,7 +164,8 @@ void Link::flush(Lock& lock, bool keep_going) {
       out_.clear();
       out_sent_ = 0;
       pipeline_.gather(out_, kWriteChunk, detail::Clock::now(), dropped);
-      if (out_.empty()) break;
+      if (out_.empty())
+        break;
     }
     const int fd = fd_;
     lock.unlock();
@@ -162,11 +177,13 @@ void Link::flush(Lock& lock, bool keep_going) {
       sent_total_ += static_cast<std::uint64_t>(count);
       counters_.writes.fetch_add(1, std::memory_order_relaxed);
       counters_.bytes_out.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
-      if (out_sent_ < out_.size() && !keep_going) break;
+      if (out_sent_ < out_.size() && !keep_going)
+        break;
     } else if (error == EAGAIN || error == EWOULDBLOCK) {
       want_write_ = true;
       armed_ = false;  // so that arm_locked sets the new interest
-      if (reader_ != Reader::caller) arm_locked();
+      if (reader_ != Reader::caller)
+        arm_locked();
       break;
     } else if (error != EINTR) {
       break_locked("write failed: " + std::string(strerrordesc_np(error)));
@@ -178,8 +195,10 @@ void Link::flush(Lock& lock, bool keep_going) {
     out_ = std::string();
     out_sent_ = 0;
   }
-  if (broken_) signal_library_locked();
-  if (out_sent_ < out_.size() && !want_write_) signal_library_locked();
+  if (broken_)
+    signal_library_locked();
+  if (out_sent_ < out_.size() && !want_write_)
+    signal_library_locked();
   if (!dropped.empty()) {
     lock.unlock();
     dropped = CallQueue();
@@ -188,7 +207,8 @@ void Link::flush(Lock& lock, bool keep_going) {
 }
 
 void Link::signal_library_locked() {
-  if (wake_pending_ || event_fd_ < 0) return;
+  if (wake_pending_ || event_fd_ < 0)
+    return;
   wake_pending_ = true;
   const std::uint64_t one = 1;
   (void)!::write(event_fd_, &one, sizeof one);
@@ -200,7 +220,8 @@ void Link::wake_library() {
 }
 
 void Link::arm_locked() {
-  if (armed_ || fd_ < 0) return;
+  if (armed_ || fd_ < 0)
+    return;
   epoll_event event{};
   event.events = EPOLLIN | (want_write_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
   event.data.fd = fd_;
@@ -209,7 +230,8 @@ void Link::arm_locked() {
 }
 
 void Link::disarm_locked() {
-  if (!armed_ || fd_ < 0) return;
+  if (!armed_ || fd_ < 0)
+    return;
   epoll_event event{};
   event.events = 0;
   event.data.fd = fd_;
@@ -219,20 +241,24 @@ void Link::disarm_locked() {
 
 void Link::leave_to_library() noexcept {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::live && !armed_ && reader_ == Reader::none) arm_locked();
+  if (state_ == State::live && !armed_ && reader_ == Reader::none)
+    arm_locked();
 }
 
 bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
   Lock lock(mutex_);
-  if (state_ != State::live || reader_ != Reader::none || broken_ || want_write_ || settings_.parks) return false;
+  if (state_ != State::live || reader_ != Reader::none || broken_ || want_write_ || settings_.parks)
+    return false;
   // Only what is (about) alone in flight is worth taking over; a busy pipeline is the library's.
-  if (pipeline_.pending() != 1 || pipeline_.has_waiting()) return false;
+  if (pipeline_.pending() != 1 || pipeline_.has_waiting())
+    return false;
   reader_ = Reader::caller;
   caller_drove_ = true;
   disarm_locked();
   while (!done(argument)) {
     const bool last_look = detail::Clock::now() >= until;
-    if (last_look || broken_ || closing_) break;
+    if (last_look || broken_ || closing_)
+      break;
     lock.unlock();
     bool closed_by_peer = false;
     bool got = false;
@@ -248,18 +274,23 @@ bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
     }
     const bool sound = !got || process_input();
     lock.lock();
-    if (closed_by_peer) break_locked("closed by the server");
-    if (!sound) break;
+    if (closed_by_peer)
+      break_locked("closed by the server");
+    if (!sound)
+      break;
     // What other threads queued meanwhile: this thread is awake, it writes.
-    if (pipeline_.has_waiting() && !writing_ && !want_write_ && !broken_) flush(lock, true);
-    if (pipeline_.pending() > 1) break;  // a pipeline now: the library's
+    if (pipeline_.has_waiting() && !writing_ && !want_write_ && !broken_)
+      flush(lock, true);
+    if (pipeline_.pending() > 1)
+      break;  // a pipeline now: the library's
   }
   reader_ = Reader::none;
   if (broken_ || closing_) {
     signal_library_locked();
   } else if (pipeline_.pending() > 0) {
     arm_locked();
-    if (pipeline_.has_waiting()) signal_library_locked();
+    if (pipeline_.has_waiting())
+      signal_library_locked();
   }
   return true;
 }
@@ -271,7 +302,8 @@ bool Link::receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer) 
     input.commit(static_cast<std::size_t>(count));
     return true;
   }
-  if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) closed_by_peer = true;
+  if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+    closed_by_peer = true;
   return false;
 }
 
@@ -287,7 +319,8 @@ void Link::cancel(detail::Call& call) {
       call.fail(Error(Errc::outcome_unknown, "cancelled after it was written", call.repeat));
     }
   }
-  if (waiting) call.release();
+  if (waiting)
+    call.release();
 }
 
 void Link::when_ready(detail::CallOf<void>* waiter) {
@@ -306,12 +339,14 @@ void Link::when_ready(detail::CallOf<void>* waiter) {
 }
 
 void Link::make_room_locked() {
-  if (over_bound_locked() && !closing_) return;
+  if (over_bound_locked() && !closing_)
+    return;
   if (waiting_for_room_ > 0 &&
       (closing_ || pipeline_.pending() < settings_.max_in_flight - settings_.max_in_flight / 4)) {
     room_.notify_all();
   }
-  if (ready_waiters_.empty()) return;
+  if (ready_waiters_.empty())
+    return;
   std::vector<detail::CallOf<void>*> waiters = std::exchange(ready_waiters_, {});
   mutex_.unlock();
   for (detail::CallOf<void>* waiter : waiters) {
@@ -327,9 +362,11 @@ void Link::make_room_locked() {
 void Link::fail_all(CallQueue& calls, const Error& why, bool written) {
   while (detail::Call* call = calls.pop()) {
     if (call->win()) {
-      if (written) counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
+      if (written)
+        counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
       Error error = why;
-      if (written) error = Error(Errc::outcome_unknown, why.message(), call->repeat);
+      if (written)
+        error = Error(Errc::outcome_unknown, why.message(), call->repeat);
       call->fail(std::move(error));
     }
     call->release();
@@ -339,10 +376,12 @@ void Link::fail_all(CallQueue& calls, const Error& why, bool written) {
 void Link::close(const Error& why) {
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) return;
+    if (closing_)
+      return;
     closing_ = true;
     close_error_ = why;
-    if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+    if (fd_ >= 0)
+      ::shutdown(fd_, SHUT_RDWR);
     room_.notify_all();
     first_.notify_all();
     make_room_locked();

@@ -93,8 +93,8 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   using TimePoint = detail::Clock::time_point;
   using LogFunction = std::function<void(LogLevel, std::string_view, std::string_view)>;
 
-  Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log,
-       Repairer* repairer, LinkObserver* observer);
+  Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log, Repairer* repairer,
+       LinkObserver* observer);
   ~Link();
 
   /// Begins to connect, and keeps connected from then on.
@@ -172,18 +172,18 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   LinkObserver* const observer_;
 
   mutable std::mutex mutex_;
-  std::condition_variable room_;    // for callers at the bound
-  std::condition_variable first_;   // for wait_live
+  std::condition_variable room_;   // for callers at the bound
+  std::condition_variable first_;  // for wait_live
   // All of these are guarded by mutex_.
   State state_ = State::idle;
   Reader reader_ = Reader::none;
-  bool writing_ = false;            // somebody is inside send(); out_ is theirs
-  bool armed_ = false;              // the gate watches the socket for input
-  bool want_write_ = false;         // the socket's buffer is full
-  bool wake_pending_ = false;       // the event of the gate is set
-  bool broken_ = false;             // to be torn down as soon as nobody is inside
+  bool writing_ = false;       // somebody is inside send(); out_ is theirs
+  bool armed_ = false;         // the gate watches the socket for input
+  bool want_write_ = false;    // the socket's buffer is full
+  bool wake_pending_ = false;  // the event of the gate is set
+  bool broken_ = false;        // to be torn down as soon as nobody is inside
   bool closing_ = false;
-  bool caller_drove_ = false;       // since the last tick
+  bool caller_drove_ = false;  // since the last tick
   std::uint32_t waiting_for_room_ = 0;
   Pipeline pipeline_;
   std::string out_;
@@ -191,7 +191,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   std::uint64_t sent_total_ = 0;
   std::string break_reason_;
   Error close_error_;
-  Error last_error_;                // why there is no connection
+  Error last_error_;  // why there is no connection
   bool last_error_final_ = false;
   bool first_attempt_over_ = false;
   std::int64_t connection_id_ = 0;
@@ -221,7 +221,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
 
   // Owned by the library's thread.
   std::optional<boost::asio::posix::stream_descriptor> gate_;
-  boost::asio::steady_timer timer_;        // connecting and backing off
+  boost::asio::steady_timer timer_;  // connecting and backing off
   boost::asio::steady_timer tick_timer_;
   boost::asio::ip::tcp::resolver resolver_;
   std::optional<boost::asio::ip::tcp::socket> tcp_;

@@ -33,7 +33,8 @@ bool Link::process_input() {
     std::size_t consumed = 0;
     while (consumed < input_.size() && frames_.size() < 512) {
       const auto step = scanner_.scan(input_.data() + consumed, input_.size() - consumed);
-      if (step == resp::Step::need_more) break;
+      if (step == resp::Step::need_more)
+        break;
       if (step == resp::Step::error) {
         protocol_error(std::string(scanner_.error()));
         sound = false;
@@ -45,15 +46,18 @@ bool Link::process_input() {
       }
       frames_.push_back({consumed, scanner_.frame_size(), nullptr, true, is_push});
       consumed += scanner_.frame_size();
-      if (booting) break;  // the state may change with each
+      if (booting)
+        break;  // the state may change with each
     }
-    if (frames_.empty()) break;
+    if (frames_.empty())
+      break;
 
     // 2. Match them with the calls they answer.
     if (!booting) {
       const std::lock_guard lock(mutex_);
       for (Frame& frame : frames_) {
-        if (frame.is_push) continue;
+        if (frame.is_push)
+          continue;
         frame.call = pipeline_.next_in_flight(frame.is_last);
       }
       make_room_locked();
@@ -64,7 +68,8 @@ bool Link::process_input() {
       const resp::View reply(std::string_view(input_.data() + frame.offset, frame.size));
       if (frame.is_push) {
         counters_.pushes.fetch_add(1, std::memory_order_relaxed);
-        if (observer_ != nullptr) observer_->link_push(reply);
+        if (observer_ != nullptr)
+          observer_->link_push(reply);
       } else if (booting) {
         take_boot_reply(reply);
       } else if (frame.call == nullptr) {
@@ -78,13 +83,16 @@ bool Link::process_input() {
     counters_.bytes_in.fetch_add(consumed, std::memory_order_relaxed);
     if (booting) {
       const std::lock_guard lock(mutex_);
-      if (state_ != State::booting && state_ != State::live) return false;  // refused: the socket is closed
+      if (state_ != State::booting && state_ != State::live)
+        return false;  // refused: the socket is closed
       booting = state_ == State::booting;
     }
     input_.consume(consumed);
-    if (!sound) break;
+    if (!sound)
+      break;
   }
-  if (!refused.empty()) repair(refused);
+  if (!refused.empty())
+    repair(refused);
   return sound;
 }
 
@@ -101,7 +109,8 @@ void Link::dispatch(detail::Call* call, const resp::View& reply, bool is_last, C
     const std::lock_guard lock(mutex_);
     ping_in_flight_ = false;
   }
-  if (call->win()) call->accept(reply);
+  if (call->win())
+    call->accept(reply);
   call->release();
 }
 
@@ -113,9 +122,10 @@ void Link::repair(CallQueue& refused) {
     const std::lock_guard lock(mutex_);
     repairer_->repair(refused, again, given_up, why);
     again.for_each([&](detail::Call& call) {
-      if (call.internal) call.source = this;
+      if (call.internal)
+        call.source = this;
     });
-    pipeline_.enqueue_first(std::move(again));
+    pipeline_.enqueue_again(std::move(again));
     signal_library_locked();
   }
   fail_all(given_up, why, false);

@@ -1,7 +1,7 @@
 // The library thread's side of a link: connecting, booting, the gate, timers, teardown.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -39,7 +39,8 @@ void prepare_socket(int fd, bool tcp) {
   timeval slice{};
   slice.tv_usec = 50000;
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice);
-  if (!tcp) return;
+  if (!tcp)
+    return;
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 15);
@@ -53,7 +54,8 @@ void Link::start() {
   asio::post(io_, [self = shared_from_this()] {
     {
       const std::lock_guard lock(self->mutex_);
-      if (self->closing_ || self->state_ != State::idle) return;
+      if (self->closing_ || self->state_ != State::idle)
+        return;
       self->gate_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
       self->event_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
       epoll_event event{};
@@ -73,12 +75,14 @@ void Link::connect() {
   ++attempt_;
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) return;
+    if (closing_)
+      return;
     state_ = State::connecting;
   }
   timer_.expires_after(settings_.connect_timeout);
   timer_.async_wait([self = shared_from_this(), attempt = attempt_](const boost::system::error_code& error) {
-    if (error || attempt != self->attempt_) return;
+    if (error || attempt != self->attempt_)
+      return;
     bool still = false;
     {
       const std::lock_guard lock(self->mutex_);
@@ -91,12 +95,15 @@ void Link::connect() {
 
   if (!settings_.endpoint.socket_path.empty()) {
     const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return connect_failed(strerrordesc_np(errno));
+    if (fd < 0)
+      return connect_failed(strerrordesc_np(errno));
     local_.emplace(io_, asio::local::stream_protocol(), fd);
     local_->async_connect(asio::local::stream_protocol::endpoint(settings_.endpoint.socket_path),
                           [self = shared_from_this(), attempt = attempt_](const boost::system::error_code& error) {
-                            if (attempt != self->attempt_ || !self->local_) return;
-                            if (error) return self->connect_failed(error.message());
+                            if (attempt != self->attempt_ || !self->local_)
+                              return;
+                            if (error)
+                              return self->connect_failed(error.message());
                             const int connected_fd = self->local_->release();
                             self->local_.reset();
                             self->connected(connected_fd);
@@ -107,26 +114,33 @@ void Link::connect() {
       settings_.endpoint.host, std::to_string(settings_.endpoint.port),
       [self = shared_from_this(), attempt = attempt_](const boost::system::error_code& error,
                                                       const asio::ip::tcp::resolver::results_type& results) {
-        if (attempt != self->attempt_) return;
-        if (error) return self->connect_failed(self->settings_.endpoint.host + ": " + error.message());
+        if (attempt != self->attempt_)
+          return;
+        if (error)
+          return self->connect_failed(self->settings_.endpoint.host + ": " + error.message());
         std::vector<asio::ip::tcp::endpoint> endpoints;
-        for (const auto& entry : results) endpoints.push_back(entry.endpoint());
+        for (const auto& entry : results)
+          endpoints.push_back(entry.endpoint());
         self->resolved(endpoints, 0);
       });
 }
 
 void Link::resolved(const std::vector<asio::ip::tcp::endpoint>& endpoints, std::size_t index) {
-  if (index >= endpoints.size()) return connect_failed("no address");
+  if (index >= endpoints.size())
+    return connect_failed("no address");
   const int family = endpoints[index].protocol().family();
   const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return connect_failed(strerrordesc_np(errno));
+  if (fd < 0)
+    return connect_failed(strerrordesc_np(errno));
   tcp_.emplace(io_, endpoints[index].protocol(), fd);
   tcp_->async_connect(endpoints[index], [self = shared_from_this(), attempt = attempt_, endpoints,
                                          index](const boost::system::error_code& error) {
-    if (attempt != self->attempt_ || !self->tcp_) return;
+    if (attempt != self->attempt_ || !self->tcp_)
+      return;
     if (error) {
       self->tcp_.reset();
-      if (index + 1 < endpoints.size()) return self->resolved(endpoints, index + 1);
+      if (index + 1 < endpoints.size())
+        return self->resolved(endpoints, index + 1);
       return self->connect_failed(error.message());
     }
     const int connected_fd = self->tcp_->release();
@@ -205,7 +219,8 @@ void Link::boot_failed(const Error& why, bool final) {
   first_attempt_over_ = true;
   first_.notify_all();
   // A refusal that waiting cannot cure is told to who waits; the link goes on trying, slowly.
-  if (final) pipeline_.take_all(refused);
+  if (final)
+    pipeline_.take_all(refused);
   lock.unlock();
   fail_all(refused, why, false);
   back_off(why);
@@ -223,12 +238,14 @@ void Link::back_off(const Error& why) {
     final = last_error_final_;
   }
   log_(LogLevel::warning, "connect_failed", why.message());
-  if (final) backoff_ = settings_.backoff_max;
+  if (final)
+    backoff_ = settings_.backoff_max;
   std::uniform_int_distribution<std::int64_t> extra(1, backoff_.count() / 2 + 1);
   timer_.expires_after(backoff_ + milliseconds(extra(jitter_)));
   backoff_ = std::min(backoff_ * 2, settings_.backoff_max);
   timer_.async_wait([self = shared_from_this(), attempt = attempt_](const boost::system::error_code& error) {
-    if (!error && attempt == self->attempt_) self->connect();
+    if (!error && attempt == self->attempt_)
+      self->connect();
   });
 }
 
@@ -257,21 +274,25 @@ void Link::take_boot_reply(const resp::View& reply) {
     connection_id_ = id;
     protocol_ = boot_->protocol();
     state_ = State::live;
-    if (was_live_) counters_.reconnects.fetch_add(1, std::memory_order_relaxed);
+    if (was_live_)
+      counters_.reconnects.fetch_add(1, std::memory_order_relaxed);
     first_attempt_over_ = true;
     first_.notify_all();
   }
   was_live_ = true;
   log_(LogLevel::info, "connected", settings_.endpoint.to_string());
-  if (observer_ != nullptr) observer_->link_live(id);
+  if (observer_ != nullptr)
+    observer_->link_live(id);
 }
 
 void Link::watch_gate() {
   gate_->async_wait(asio::posix::stream_descriptor::wait_read,
                     [self = shared_from_this()](const boost::system::error_code& error) {
-                      if (error) return;
+                      if (error)
+                        return;
                       self->on_gate();
-                      if (self->gate_ && self->gate_->is_open()) self->watch_gate();
+                      if (self->gate_ && self->gate_->is_open())
+                        self->watch_gate();
                     });
 }
 
@@ -295,21 +316,24 @@ void Link::on_gate() {
     if (writable && want_write_) {
       want_write_ = false;
       armed_ = false;
-      if (reader_ != Reader::caller) arm_locked();
+      if (reader_ != Reader::caller)
+        arm_locked();
     }
     if (state_ == State::live && !writing_ && !want_write_ && !broken_ &&
         (pipeline_.has_waiting() || out_sent_ < out_.size())) {
       flush(lock, true);
     }
   }
-  if (readable) read_available();
+  if (readable)
+    read_available();
   tear_down_if_possible();
 }
 
 void Link::read_available() {
   {
     const std::lock_guard lock(mutex_);
-    if (fd_ < 0) return;
+    if (fd_ < 0)
+      return;
     if (reader_ == Reader::caller) {
       // A hang-up is reported even to a gate that asks for nothing; the caller sees it too.
       return;
@@ -320,33 +344,45 @@ void Link::read_available() {
   // A bounded number of reads, so that other links get their turn.
   for (int round = 0; round < 16; ++round) {
     const bool full = receive(fd_, input_, MSG_DONTWAIT, closed_by_peer);
-    if (!full) break;
+    if (!full)
+      break;
     const bool more_expected = input_.room() == 0;
-    if (!process_input()) break;
+    if (!process_input())
+      break;
     Lock lock(mutex_);
-    if (fd_ < 0) return;  // boot failed
-    if (pipeline_.has_waiting() && state_ == State::live && !writing_ && !want_write_ && !broken_) flush(lock, true);
-    if (!more_expected) break;
+    if (fd_ < 0)
+      return;  // boot failed
+    if (pipeline_.has_waiting() && state_ == State::live && !writing_ && !want_write_ && !broken_)
+      flush(lock, true);
+    if (!more_expected)
+      break;
   }
   const std::lock_guard lock(mutex_);
-  if (closed_by_peer) break_locked("closed by the server");
+  if (closed_by_peer)
+    break_locked("closed by the server");
   // While booting the library's thread stays the reader, so that no caller drives.
-  if (state_ != State::booting) reader_ = Reader::none;
+  if (state_ != State::booting)
+    reader_ = Reader::none;
 }
 
 void Link::break_locked(std::string why) {
-  if (broken_) return;
+  if (broken_)
+    return;
   broken_ = true;
   break_reason_ = std::move(why);
-  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+  if (fd_ >= 0)
+    ::shutdown(fd_, SHUT_RDWR);
   signal_library_locked();
 }
 
 void Link::tear_down_if_possible() {
   Lock lock(mutex_);
-  if (!broken_ && !closing_) return;
-  if (state_ == State::closed) return;
-  if (writing_ || reader_ == Reader::caller) return;  // they signal when they leave
+  if (!broken_ && !closing_)
+    return;
+  if (state_ == State::closed)
+    return;
+  if (writing_ || reader_ == Reader::caller)
+    return;  // they signal when they leave
   const bool was_booting = state_ == State::booting || state_ == State::connecting;
   const bool had_connection = fd_ >= 0;
   if (had_connection) {
@@ -366,8 +402,10 @@ void Link::tear_down_if_possible() {
   counters_.calls_resent.fetch_add(resent, std::memory_order_relaxed);
   out_.clear();
   out_sent_ = 0;
-  if (repairer_ != nullptr) repairer_->connection_lost();
-  if (had_connection && !was_booting) counters_.connections.fetch_sub(1, std::memory_order_relaxed);
+  if (repairer_ != nullptr)
+    repairer_->connection_lost();
+  if (had_connection && !was_booting)
+    counters_.connections.fetch_sub(1, std::memory_order_relaxed);
 
   if (closing_) {
     state_ = State::closed;
@@ -397,9 +435,11 @@ void Link::tear_down_if_possible() {
   make_room_locked();
   lock.unlock();
   fail_all(lost, why, true);
-  if (was_booting) return connect_failed(why.text);
+  if (was_booting)
+    return connect_failed(why.text);
   log_(LogLevel::warning, "disconnected", why.message());
-  if (observer_ != nullptr) observer_->link_lost(why);
+  if (observer_ != nullptr)
+    observer_->link_lost(why);
   ++attempt_;
   // The first attempt after a loss comes almost at once: most losses are a restart or a cut, not an outage.
   {
@@ -409,7 +449,8 @@ void Link::tear_down_if_possible() {
   std::uniform_int_distribution<std::int64_t> extra(1, backoff_.count() / 2 + 1);
   timer_.expires_after(milliseconds(extra(jitter_)));
   timer_.async_wait([self = shared_from_this(), attempt = attempt_](const boost::system::error_code& error) {
-    if (!error && attempt == self->attempt_) self->connect();
+    if (!error && attempt == self->attempt_)
+      self->connect();
   });
 }
 
@@ -417,12 +458,14 @@ void Link::schedule_tick() {
   bool busy = false;
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) return;
+    if (closing_)
+      return;
     busy = pipeline_.pending() > 0;
   }
   tick_timer_.expires_after(busy ? kBusyTick : kIdleTick);
   tick_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
-    if (error) return;
+    if (error)
+      return;
     self->tick();
     self->schedule_tick();
   });
@@ -441,9 +484,11 @@ void Link::expire_calls(TimePoint now) {
   bool is_down = false;
   {
     const std::lock_guard lock(mutex_);
-    if (now < next_deadline_) return;
+    if (now < next_deadline_)
+      return;
     next_deadline_ = pipeline_.expire(now, late, [&](detail::Call& call) {
-      if (call.settled()) return;
+      if (call.settled())
+        return;
       call.retain();
       late_in_flight.push_back(&call);
     });
@@ -468,10 +513,13 @@ void Link::expire_calls(TimePoint now) {
 void Link::judge_connection(TimePoint now) {
   Lock lock(mutex_);
   // A process that was stopped (or starved) judges nobody by the time it did not live through.
-  if (now - std::exchange(last_tick_, now) > kStoppedAfter) last_input_ = now;
-  if (state_ != State::live || broken_) return;
+  if (now - std::exchange(last_tick_, now) > kStoppedAfter)
+    last_input_ = now;
+  if (state_ != State::live || broken_)
+    return;
   const bool caller_was_here = std::exchange(caller_drove_, false);
-  if (!armed_ && reader_ == Reader::none && (pipeline_.pending() > 0 || !caller_was_here)) arm_locked();
+  if (!armed_ && reader_ == Reader::none && (pipeline_.pending() > 0 || !caller_was_here))
+    arm_locked();
   const detail::Call* oldest = pipeline_.oldest_in_flight();
   if (oldest != nullptr && oldest->blocking) {
     if (now > oldest->deadline + kParkedGrace) {
@@ -481,7 +529,8 @@ void Link::judge_connection(TimePoint now) {
     }
     return;
   }
-  if (settings_.heartbeat <= milliseconds::zero()) return;
+  if (settings_.heartbeat <= milliseconds::zero())
+    return;
   if (oldest != nullptr) {
     const TimePoint since = std::max(last_input_, oldest->first_written);
     if (now - since > settings_.heartbeat) {
@@ -491,7 +540,8 @@ void Link::judge_connection(TimePoint now) {
     }
     return;
   }
-  if (now - last_input_ < settings_.heartbeat || ping_in_flight_) return;
+  if (now - last_input_ < settings_.heartbeat || ping_in_flight_)
+    return;
   ping_in_flight_ = true;
   lock.unlock();
   constexpr std::string_view kPing[] = {"PING"};

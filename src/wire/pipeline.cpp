@@ -10,24 +10,28 @@ void Pipeline::enqueue(detail::Call* call) noexcept {
   waiting_.push(call);
 }
 
-void Pipeline::enqueue_first(CallQueue&& calls) noexcept {
+void Pipeline::enqueue_again(CallQueue&& calls) noexcept {
   calls.for_each([&](detail::Call& call) { pending_bytes_ += call.request_size; });
-  waiting_.prepend(std::move(calls));
+  again_.append(std::move(calls));
 }
 
 std::size_t Pipeline::gather(std::string& out, std::size_t limit, TimePoint now, CallQueue& dropped) {
   std::size_t count = 0;
   const std::size_t start = out.size();
-  while (detail::Call* call = waiting_.front()) {
-    if (count > 0 && out.size() - start + call->request_size > limit) break;
-    (void)waiting_.pop();
+  while (has_waiting()) {
+    CallQueue& queue = again_.empty() ? waiting_ : again_;
+    detail::Call* call = queue.front();
+    if (count > 0 && out.size() - start + call->request_size > limit)
+      break;
+    (void)queue.pop();
     if (call->settled()) {
       pending_bytes_ -= call->request_size;
       dropped.push(call);
       continue;
     }
     call->stream_offset = gathered_;
-    if (call->first_written == TimePoint{}) call->first_written = now;
+    if (call->first_written == TimePoint{})
+      call->first_written = now;
     out.append(call->request, call->request_size);
     gathered_ += call->request_size;
     in_flight_.push(call);
@@ -38,7 +42,8 @@ std::size_t Pipeline::gather(std::string& out, std::size_t limit, TimePoint now,
 
 detail::Call* Pipeline::next_in_flight(bool& is_last) noexcept {
   detail::Call* call = in_flight_.front();
-  if (call == nullptr) return nullptr;
+  if (call == nullptr)
+    return nullptr;
   is_last = call->replies <= 1;
   if (is_last) {
     (void)in_flight_.pop();
@@ -58,7 +63,8 @@ std::size_t Pipeline::connection_lost(std::uint64_t bytes_sent, TimePoint now, d
     const bool young = now - call->first_written <= window;
     // A call of several commands has consumed part of its replies: it starts over only when nothing was written.
     if (!call->settled() && (untouched || (call->repeat == Repeat::safe && young))) {
-      if (untouched && !call->resent) call->first_written = TimePoint{};
+      if (untouched && !call->resent)
+        call->first_written = TimePoint{};
       if (!untouched) {
         call->resent = true;
         ++resent;
@@ -69,15 +75,18 @@ std::size_t Pipeline::connection_lost(std::uint64_t bytes_sent, TimePoint now, d
       lost.push(call);
     }
   }
-  waiting_.prepend(std::move(again));
+  again.append(std::move(again_));
+  again_.swap(again);
   gathered_ = 0;
   return resent;
 }
 
 bool Pipeline::withdraw(detail::Call& call) {
   CallQueue found;
-  waiting_.extract([&](detail::Call& other) { return &other == &call; }, found);
-  if (found.empty()) return false;
+  for (CallQueue* queue : {&again_, &waiting_})
+    queue->extract([&](detail::Call& other) { return &other == &call; }, found);
+  if (found.empty())
+    return false;
   pending_bytes_ -= call.request_size;
   (void)found.pop();
   return true;
@@ -85,6 +94,7 @@ bool Pipeline::withdraw(detail::Call& call) {
 
 void Pipeline::take_all(CallQueue& all) noexcept {
   all.append(std::move(in_flight_));
+  all.append(std::move(again_));
   all.append(std::move(waiting_));
   pending_bytes_ = 0;
 }

@@ -4,11 +4,11 @@
 // connection guards it; no call is completed in here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <algorithm>
 
 #include "echomq/detail/call.hpp"
 
@@ -28,7 +28,8 @@ class CallQueue {
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
   ~CallQueue() {
-    while (detail::Call* call = pop()) call->release();
+    while (detail::Call* call = pop())
+      call->release();
   }
 
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
@@ -43,16 +44,19 @@ class CallQueue {
   }
   [[nodiscard]] detail::Call* pop() noexcept {
     detail::Call* call = head_;
-    if (call == nullptr) return nullptr;
+    if (call == nullptr)
+      return nullptr;
     head_ = call->next;
-    if (head_ == nullptr) tail_ = nullptr;
+    if (head_ == nullptr)
+      tail_ = nullptr;
     call->next = nullptr;
     --size_;
     return call;
   }
   /// Appends all of `other`.
   void append(CallQueue&& other) noexcept {
-    if (other.head_ == nullptr) return;
+    if (other.head_ == nullptr)
+      return;
     (tail_ != nullptr ? tail_->next : head_) = other.head_;
     tail_ = other.tail_;
     size_ += other.size_;
@@ -68,12 +72,14 @@ class CallQueue {
   template <typename Takes>
   void extract(Takes takes, CallQueue& into) {
     CallQueue kept;
-    while (detail::Call* call = pop()) (takes(*call) ? into : kept).push(call);
+    while (detail::Call* call = pop())
+      (takes(*call) ? into : kept).push(call);
     swap(kept);
   }
   template <typename Visit>
   void for_each(Visit visit) const {
-    for (detail::Call* call = head_; call != nullptr; call = call->next) visit(*call);
+    for (detail::Call* call = head_; call != nullptr; call = call->next)
+      visit(*call);
   }
   void swap(CallQueue& other) noexcept {
     std::swap(head_, other.head_);
@@ -93,14 +99,14 @@ class Pipeline {
 
   /// Queues a call behind all others.
   void enqueue(detail::Call* call) noexcept;
-  /// Queues calls before all others, in their order: what is sent again.
-  void enqueue_first(CallQueue&& calls) noexcept;
+  /// Queues calls before all those of `enqueue`, behind earlier ones of this kind: what is sent again.
+  void enqueue_again(CallQueue&& calls) noexcept;
 
-  [[nodiscard]] bool has_waiting() const noexcept { return !waiting_.empty(); }
-  [[nodiscard]] std::size_t waiting() const noexcept { return waiting_.size(); }
+  [[nodiscard]] bool has_waiting() const noexcept { return waiting() > 0; }
+  [[nodiscard]] std::size_t waiting() const noexcept { return again_.size() + waiting_.size(); }
   [[nodiscard]] std::size_t in_flight() const noexcept { return in_flight_.size(); }
   /// Calls and request bytes not answered yet.
-  [[nodiscard]] std::size_t pending() const noexcept { return waiting_.size() + in_flight_.size(); }
+  [[nodiscard]] std::size_t pending() const noexcept { return waiting() + in_flight_.size(); }
   [[nodiscard]] std::size_t pending_bytes() const noexcept { return pending_bytes_; }
 
   /// Appends the bytes of waiting calls to `out`, up to about `limit` bytes (at least one call); they are in flight
@@ -123,9 +129,11 @@ class Pipeline {
   template <typename Visit>
   [[nodiscard]] TimePoint expire(TimePoint now, CallQueue& late_waiting, Visit late_in_flight) {
     TimePoint earliest = TimePoint::max();
-    waiting_.extract([&](detail::Call& call) { return call.deadline <= now; }, late_waiting);
+    for (CallQueue* queue : {&again_, &waiting_}) {
+      queue->extract([&](detail::Call& call) { return call.deadline <= now; }, late_waiting);
+      queue->for_each([&](detail::Call& call) { earliest = std::min(earliest, call.deadline); });
+    }
     late_waiting.for_each([&](detail::Call& call) { pending_bytes_ -= call.request_size; });
-    waiting_.for_each([&](detail::Call& call) { earliest = std::min(earliest, call.deadline); });
     in_flight_.for_each([&](detail::Call& call) {
       if (call.deadline <= now) {
         late_in_flight(call);
@@ -142,6 +150,7 @@ class Pipeline {
   void take_all(CallQueue& all) noexcept;
 
  private:
+  CallQueue again_;  ///< goes out before `waiting_`
   CallQueue waiting_;
   CallQueue in_flight_;
   std::size_t pending_bytes_ = 0;

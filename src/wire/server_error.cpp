@@ -46,7 +46,8 @@ constexpr std::array kPrefixes = {
 
 Error to_error(std::string_view server_text) {
   for (const Prefix& prefix : kPrefixes) {
-    if (server_text.starts_with(prefix.text)) return {prefix.code, std::string(server_text), prefix.repeat};
+    if (server_text.starts_with(prefix.text))
+      return {prefix.code, std::string(server_text), prefix.repeat};
   }
   return {Errc::server_error, std::string(server_text), Repeat::unsafe};
 }

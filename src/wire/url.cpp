@@ -11,9 +11,12 @@ namespace wire {
 namespace {
 
 [[nodiscard]] int hex_digit(char c) noexcept {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  if (c >= '0' && c <= '9')
+    return c - '0';
+  if (c >= 'a' && c <= 'f')
+    return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F')
+    return c - 'A' + 10;
   return -1;
 }
 
@@ -27,7 +30,8 @@ namespace {
     }
     const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
     const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
-    if (high < 0 || low < 0) return fail(Errc::invalid_url, "a broken % escape in the credentials or the path");
+    if (high < 0 || low < 0)
+      return fail(Errc::invalid_url, "a broken % escape in the credentials or the path");
     out += static_cast<char>(high * 16 + low);
     i += 2;
   }
@@ -51,7 +55,8 @@ template <typename Number>
 
 [[nodiscard]] Result<void> take_credentials(std::string_view& rest, Url& url) {
   const std::size_t at = rest.rfind('@');
-  if (at == std::string_view::npos) return {};
+  if (at == std::string_view::npos)
+    return {};
   const std::string_view credentials = rest.substr(0, at);
   rest.remove_prefix(at + 1);
   const std::size_t colon = credentials.find(':');
@@ -66,7 +71,8 @@ template <typename Number>
   std::string_view port;
   if (rest.starts_with('[')) {  // an IPv6 address
     const std::size_t close = rest.find(']');
-    if (close == std::string_view::npos) return fail(Errc::invalid_url, "'[' without ']' in the host");
+    if (close == std::string_view::npos)
+      return fail(Errc::invalid_url, "'[' without ']' in the host");
     url.endpoint.host = rest.substr(1, close - 1);
     rest.remove_prefix(close + 1);
     if (rest.starts_with(':')) {
@@ -77,10 +83,13 @@ template <typename Number>
   } else {
     const std::size_t colon = rest.find(':');
     url.endpoint.host = rest.substr(0, colon);
-    if (colon != std::string_view::npos) port = rest.substr(colon + 1);
-    if (colon != std::string_view::npos && port.empty()) return fail(Errc::invalid_url, "an empty port");
+    if (colon != std::string_view::npos)
+      port = rest.substr(colon + 1);
+    if (colon != std::string_view::npos && port.empty())
+      return fail(Errc::invalid_url, "an empty port");
   }
-  if (url.endpoint.host.empty()) url.endpoint.host = "127.0.0.1";
+  if (url.endpoint.host.empty())
+    url.endpoint.host = "127.0.0.1";
   if (!port.empty() && (!parse_number(port, url.endpoint.port) || url.endpoint.port == 0)) {
     return fail(Errc::invalid_url, "the port must be 1 to 65535, got '" + std::string(port.substr(0, 32)) + "'");
   }
@@ -90,7 +99,8 @@ template <typename Number>
 }  // namespace
 
 std::string Endpoint::to_string() const {
-  if (!socket_path.empty()) return "unix://" + socket_path;
+  if (!socket_path.empty())
+    return "unix://" + socket_path;
   const bool is_v6 = host.find(':') != std::string::npos;
   return "valkey://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
@@ -114,7 +124,8 @@ Result<Url> parse_url(std::string_view text) {
     if (!url.endpoint.socket_path.starts_with('/')) {
       return fail(Errc::invalid_url, "unix:// needs an absolute path, got '" + url.endpoint.socket_path + "'");
     }
-    if (url.endpoint.socket_path.size() > 107) return fail(Errc::invalid_url, "a socket path has at most 107 bytes");
+    if (url.endpoint.socket_path.size() > 107)
+      return fail(Errc::invalid_url, "a socket path has at most 107 bytes");
   } else if (scheme == "valkey" || scheme == "redis") {
     // Credentials first: a '/' in a password is no path.
     ECHOMQ_CHECK(take_credentials(rest, url));

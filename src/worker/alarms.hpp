@@ -16,14 +16,14 @@ using Clock = detail::Clock;
 using TimePoint = Clock::time_point;
 
 enum class Alarm : std::uint8_t {
-  renew,       ///< extend what is held
-  lapse,       ///< a lease that nobody could renew is over by our own clock
-  repeat,      ///< send a settle again whose call failed
-  claim,       ///< claims may go on after an error
-  promote,     ///< a job is due, or may be
-  sweep,       ///< a lease of somebody may have expired
-  beat,        ///< a parked worker looks at its queue
-  stop,        ///< the stop deadline, then the limits that follow it
+  renew,    ///< extend what is held
+  lapse,    ///< a lease that nobody could renew is over by our own clock
+  repeat,   ///< send a settle again whose call failed
+  claim,    ///< claims may go on after an error
+  promote,  ///< a job is due, or may be
+  sweep,    ///< a lease of somebody may have expired
+  beat,     ///< a parked worker looks at its queue
+  stop,     ///< the stop deadline, then the limits that follow it
   kinds,
 };
 
@@ -39,7 +39,8 @@ class Alarms {
   [[nodiscard]] TimePoint next() const { return *std::min_element(times_.begin(), times_.end()); }
   /// Whether it is time; a due alarm is cleared.
   [[nodiscard]] bool take(Alarm alarm, TimePoint now) {
-    if (times_[index(alarm)] > now) return false;
+    if (times_[index(alarm)] > now)
+      return false;
     clear(alarm);
     return true;
   }

@@ -18,7 +18,8 @@ namespace {
 [[nodiscard]] std::int64_t doubled(std::int64_t base, std::int64_t cap, std::uint64_t attempt) {
   std::int64_t wait = base;
   for (std::uint64_t step = 1; step < attempt && wait < cap; ++step) {
-    if (wait > std::numeric_limits<std::int64_t>::max() / 2) return cap;
+    if (wait > std::numeric_limits<std::int64_t>::max() / 2)
+      return cap;
     wait *= 2;
   }
   return std::min(wait, cap);
@@ -56,10 +57,14 @@ Backoff Backoff::with_jitter() const {
 
 Milliseconds Backoff::operator()(std::uint64_t attempt) const {
   Milliseconds wait = base_;
-  if (kind_ == Kind::exponential) wait = Milliseconds{doubled(base_.count(), cap_.count(), attempt)};
-  if (kind_ == Kind::custom) wait = custom_(attempt);
-  if (wait <= Milliseconds::zero()) return Milliseconds::zero();
-  if (!jitter_) return wait;
+  if (kind_ == Kind::exponential)
+    wait = Milliseconds{doubled(base_.count(), cap_.count(), attempt)};
+  if (kind_ == Kind::custom)
+    wait = custom_(attempt);
+  if (wait <= Milliseconds::zero())
+    return Milliseconds::zero();
+  if (!jitter_)
+    return wait;
   return Milliseconds{std::uniform_int_distribution<std::int64_t>(0, wait.count())(random_engine())};
 }
 
@@ -69,14 +74,18 @@ Result<void> Backoff::check() const {
   };
   switch (kind_) {
     case Kind::fixed:
-      if (base_ < Milliseconds::zero()) return refuse("backoff: the fixed wait must not be negative", base_);
+      if (base_ < Milliseconds::zero())
+        return refuse("backoff: the fixed wait must not be negative", base_);
       break;
     case Kind::exponential:
-      if (base_ < Milliseconds{1}) return refuse("backoff: the base must be at least 1ms", base_);
-      if (cap_ < Milliseconds{1}) return refuse("backoff: the cap must be at least 1ms", cap_);
+      if (base_ < Milliseconds{1})
+        return refuse("backoff: the base must be at least 1ms", base_);
+      if (cap_ < Milliseconds{1})
+        return refuse("backoff: the cap must be at least 1ms", cap_);
       break;
     case Kind::custom:
-      if (!custom_) return fail(Errc::invalid_argument, "backoff: the custom function is empty");
+      if (!custom_)
+        return fail(Errc::invalid_argument, "backoff: the custom function is empty");
       break;
   }
   return {};

@@ -19,13 +19,15 @@ namespace {
 constexpr Milliseconds kLongest = std::chrono::days{365};
 
 [[nodiscard]] Result<void> check_span(std::string_view option, Milliseconds got, Milliseconds least) {
-  if (got >= least && got <= kLongest) return {};
+  if (got >= least && got <= kLongest)
+    return {};
   return fail(Errc::invalid_argument, std::string(option) + " must be " + std::to_string(least.count()) +
                                           "ms to a year, got " + std::to_string(got.count()) + "ms");
 }
 
 [[nodiscard]] Result<void> check(const Handler& handler, const WorkerOptions& options) {
-  if (!handler) return fail(Errc::invalid_argument, "the handler is empty");
+  if (!handler)
+    return fail(Errc::invalid_argument, "the handler is empty");
   if (options.concurrency < 1 || options.concurrency > 1024) {
     return fail(Errc::invalid_argument, "concurrency must be 1 to 1024, got " + std::to_string(options.concurrency));
   }
@@ -34,8 +36,10 @@ constexpr Milliseconds kLongest = std::chrono::days{365};
   ECHOMQ_CHECK(check_span("sweep_period", options.sweep_period, Milliseconds{10}));
   ECHOMQ_CHECK(check_span("stop_deadline", options.stop_deadline, Milliseconds{0}));
   ECHOMQ_CHECK(check_span("stop_grace", options.stop_grace, Milliseconds{0}));
-  if (options.max_stalled < 1) return fail(Errc::invalid_argument, "max_stalled must be at least 1, got 0");
-  if (options.max_attempts < 1) return fail(Errc::invalid_argument, "max_attempts must be at least 1, got 0");
+  if (options.max_stalled < 1)
+    return fail(Errc::invalid_argument, "max_stalled must be at least 1, got 0");
+  if (options.max_attempts < 1)
+    return fail(Errc::invalid_argument, "max_attempts must be at least 1, got 0");
   return options.backoff.check();
 }
 
@@ -76,10 +80,11 @@ Engine::~Engine() = default;
 
 Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, Handler handler, WorkerOptions options) {
   ECHOMQ_CHECK(check(handler, options));
-  if (queue.internal().core->closed()) return fail(Errc::client_closed, "the client of this queue is closed");
+  if (queue.internal().core->closed())
+    return fail(Errc::client_closed, "the client of this queue is closed");
   std::shared_ptr<Engine> engine(new Engine(queue, std::move(options)));
-  ECHOMQ_TRY(engine->pool_, HandlerPool::start(engine->options_.concurrency, std::move(handler), engine->inbox_,
-                                               engine.get()));
+  ECHOMQ_TRY(engine->pool_,
+             HandlerPool::start(engine->options_.concurrency, std::move(handler), engine->inbox_, engine.get()));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
   const SignalsBlocked blocked;
   try {
@@ -93,18 +98,22 @@ Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, Handler handle
 bool Engine::on_own_thread() const noexcept { return HandlerPool::serves() == this; }
 
 StopReport Engine::stop(Milliseconds deadline) {
-  if (forked()) return {};
+  if (forked())
+    return {};
   // The sum must not overflow: a deadline past that of a year is as good as none.
   inbox_->stop_by(Clock::now() + std::clamp(deadline, Milliseconds{0}, kLongest));
   std::unique_lock lock(mutex_);
-  if (!on_own_thread() && !detail::on_library_thread()) stopped_changed_.wait(lock, [this] { return stopped_; });
+  if (!on_own_thread() && !detail::on_library_thread())
+    stopped_changed_.wait(lock, [this] { return stopped_; });
   return stopped_ ? report_ : StopReport{};
 }
 
 bool Engine::close() {
-  if (forked()) return false;
+  if (forked())
+    return false;
   (void)stop(options_.stop_deadline);
-  if (!control_.joinable()) return true;
+  if (!control_.joinable())
+    return true;
   if (on_own_thread() || detail::on_library_thread()) {
     control_.detach();  // it holds the engine, and ends by itself
   } else {
@@ -147,26 +156,38 @@ void Engine::run() {
   while (!finished_) {
     inbox_->wait(mail, deferred_.empty() ? alarms_.next() : TimePoint::min());
     now_ = Clock::now();
-    for (const Continuation& answer : mail.answers) answer();
+    for (const Continuation& answer : mail.answers)
+      answer();
     // After the answers, which may have renewed a lease; before the runs that ended, so that a process that was stopped
     // for longer than a lease learns that first.
-    if (alarms_.take(Alarm::lapse, now_)) lapse();
-    for (Ended& run : mail.ended) ended(std::move(run));
-    if (mail.wakes > 0) tokens_taken(mail.wakes);
-    if (mail.stop_by) begin_stop(*mail.stop_by);
+    if (alarms_.take(Alarm::lapse, now_))
+      lapse();
+    for (Ended& run : mail.ended)
+      ended(std::move(run));
+    if (mail.wakes > 0)
+      tokens_taken(mail.wakes);
+    if (mail.stop_by)
+      begin_stop(*mail.stop_by);
     ring_alarms();
-    for (auto& answer : std::exchange(deferred_, {})) answer();
+    for (auto& answer : std::exchange(deferred_, {}))
+      answer();
     advance();
   }
 }
 
 void Engine::ring_alarms() {
-  if (alarms_.take(Alarm::renew, now_)) renew();
-  if (alarms_.take(Alarm::repeat, now_)) repeat_settles();
-  if (alarms_.take(Alarm::claim, now_)) claims_paused_ = false;
-  if (alarms_.take(Alarm::promote, now_)) promote();
-  if (alarms_.take(Alarm::sweep, now_)) sweep();
-  if (alarms_.take(Alarm::beat, now_)) look();
+  if (alarms_.take(Alarm::renew, now_))
+    renew();
+  if (alarms_.take(Alarm::repeat, now_))
+    repeat_settles();
+  if (alarms_.take(Alarm::claim, now_))
+    claims_paused_ = false;
+  if (alarms_.take(Alarm::promote, now_))
+    promote();
+  if (alarms_.take(Alarm::sweep, now_))
+    sweep();
+  if (alarms_.take(Alarm::beat, now_))
+    look();
 }
 
 void Engine::advance() {
@@ -176,12 +197,14 @@ void Engine::advance() {
   }
   claim_more();
   // After the claims, which thereby find the connection idle and go out at once.
-  if (named_ && !parked_ && !looking_) take_name_out();
+  if (named_ && !parked_ && !looking_)
+    take_name_out();
 }
 
 void Engine::call_failed(const Error& error, std::string_view what) {
   counters_.errors.fetch_add(1, std::memory_order_relaxed);
-  if (error.is(Errc::client_closed) || error.is(Errc::forked)) closed_ = true;
+  if (error.is(Errc::client_closed) || error.is(Errc::forked))
+    closed_ = true;
   log(LogLevel::warning, "worker_call_failed", nullptr, std::string(what) + ": " + error.message());
 }
 

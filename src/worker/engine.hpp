@@ -109,7 +109,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
                const Result<std::vector<JobId>>& answer);
   void lapse();
   void set_lapse_alarm();
-  void lose(HeldJob& held, std::string_view why);
+  void lose(HeldJob& held, Loss loss, std::string_view why);
 
   // Control thread: settling (engine_settle.cpp).
   void ended(Ended run);
@@ -138,20 +138,20 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   const WorkerOptions options_;
   const pid_t process_ = ::getpid();
-  const Queue queue_;                            ///< the handlers': blocking calls
+  const Queue queue_;  ///< the handlers': blocking calls
   const std::shared_ptr<Inbox> inbox_;
-  const std::shared_ptr<client::Core> core_;     ///< answers into the inbox
-  const Queue verbs_;                            ///< the control thread's, over `core_`
+  const std::shared_ptr<client::Core> core_;  ///< answers into the inbox
+  const Queue verbs_;                         ///< the control thread's, over `core_`
   const keyspace::QueueKeys keys_;
-  const std::string name_;                       ///< this worker's in `parked`
+  const std::string name_;  ///< this worker's in `parked`
   Counters counters_;
   std::unique_ptr<HandlerPool> pool_;
   std::thread control_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopped_changed_;
-  bool stopped_ = false;                         // guarded by mutex_
-  StopReport report_;                            // guarded by mutex_ once stopped
+  bool stopped_ = false;  // guarded by mutex_
+  StopReport report_;     // guarded by mutex_ once stopped
 
   // Control thread only.
   TimePoint now_ = Clock::now();
@@ -164,28 +164,28 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<std::move_only_function<void()>> deferred_;
   bool calling_ = false;
   bool finished_ = false;
-  std::size_t calls_ = 0;                        ///< in flight, of whatever kind
-  std::size_t handed_ = 0;                       ///< jobs with the pool: they take a slot each
-  std::size_t renewals_ = 0;                     ///< in flight
+  std::size_t calls_ = 0;     ///< in flight, of whatever kind
+  std::size_t handed_ = 0;    ///< jobs with the pool: they take a slot each
+  std::size_t renewals_ = 0;  ///< in flight
 
-  bool closed_ = false;                          ///< the client is: nothing more can be claimed
-  bool claims_paused_ = false;                   ///< after an error, until Alarm::claim
+  bool closed_ = false;         ///< the client is: nothing more can be claimed
+  bool claims_paused_ = false;  ///< after an error, until Alarm::claim
   Milliseconds claim_pause_{0};
   bool looking_ = false;
   bool parked_ = false;
-  bool named_ = false;                           ///< `parked` of the queue may hold our name
-  bool token_owed_ = false;                      ///< a token was taken and its work is not known to be done
-  unsigned fruitless_ = 0;                       ///< looks in a row that promised a job which no claim found
+  bool named_ = false;       ///< `parked` of the queue may hold our name
+  bool token_owed_ = false;  ///< a token was taken and its work is not known to be done
+  unsigned fruitless_ = 0;   ///< looks in a row that promised a job which no claim found
   bool promoting_ = false;
   bool sweeping_ = false;
-  TimePoint due_ = TimePoint::max();             ///< the earliest scheduled job known
+  TimePoint due_ = TimePoint::max();  ///< the earliest scheduled job known
 
   bool stopping_ = false;
   TimePoint stop_by_ = TimePoint::max();
-  bool expired_ = false;                         ///< the stop deadline has passed: all was handed back
-  TimePoint answers_by_ = TimePoint::max();      ///< when the answers of that are no longer waited for
-  TimePoint handlers_by_ = TimePoint::max();     ///< when handlers are no longer waited for
-  TimePoint linger_by_ = TimePoint::max();       ///< when calls without a job are no longer waited for
+  bool expired_ = false;                      ///< the stop deadline has passed: all was handed back
+  TimePoint answers_by_ = TimePoint::max();   ///< when the answers of that are no longer waited for
+  TimePoint handlers_by_ = TimePoint::max();  ///< when handlers are no longer waited for
+  TimePoint linger_by_ = TimePoint::max();    ///< when calls without a job are no longer waited for
   StopReport stop_report_;
 };
 
@@ -197,7 +197,8 @@ void Engine::when(Reply<T> reply, F then) {
   // The inbox is known to the call by its address, so the continuation keeps it. The engine is touched only while the
   // inbox is open, which is while its control thread runs.
   std::move(reply).then([this, inbox = inbox_, then = std::move(then)](Result<T> result) mutable {
-    if (inbox->closed()) return;
+    if (inbox->closed())
+      return;
     if (calling_) {
       deferred_.emplace_back([this, then = std::move(then), result = std::move(result)]() mutable {
         --calls_;

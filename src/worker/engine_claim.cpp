@@ -24,27 +24,33 @@ constexpr Milliseconds kBusyPromote{250};
 constexpr unsigned kFruitless = 3;
 
 [[nodiscard]] std::optional<Milliseconds> wait_of(std::int64_t milliseconds) {
-  if (milliseconds < 0) return std::nullopt;
+  if (milliseconds < 0)
+    return std::nullopt;
   return Milliseconds{std::min<std::int64_t>(milliseconds, std::int64_t{365} * 86'400'000)};
 }
 
 }  // namespace
 
 std::size_t Engine::room() const {
-  if (full() || held_.size() >= options_.concurrency + kMostUnsettled) return 0;
+  if (full() || held_.size() >= options_.concurrency + kMostUnsettled)
+    return 0;
   return options_.concurrency - handed_;
 }
 
 void Engine::claim_more() {
-  if (closed_ || claims_paused_ || parked_) return;
+  if (closed_ || claims_paused_ || parked_)
+    return;
   while (turns_.in_flight() < room()) {
     const std::optional<Source> source = turns_.next(now_);
-    if (!source) break;
+    if (!source)
+      break;
     send_claim(*source);
   }
-  if (turns_.in_flight() > 0) return;
+  if (turns_.in_flight() > 0)
+    return;
   if (full()) {
-    if (token_owed_) pass_token_on();
+    if (token_owed_)
+      pass_token_on();
     alarms_.set_earlier(Alarm::promote, now_ + spread(std::min(options_.beat, kBusyPromote)));
   } else if (turns_.dry()) {
     look();
@@ -70,7 +76,8 @@ void Engine::claimed(Source source, TimePoint sent, Result<std::optional<Claimed
   }
   claim_pause_ = Milliseconds{0};
   turns_.answered(source, answer->has_value(), now_);
-  if (!answer->has_value()) return;
+  if (!answer->has_value())
+    return;
   fruitless_ = 0;
   begin(*std::move(*answer), sent);
 }
@@ -81,9 +88,11 @@ void Engine::begin(ClaimedJob claimed, TimePoint sent) {
     // An earlier run of the same job that is still here has lost it to this one.
     std::vector<HeldJob*> older;
     for (auto& [job, held] : held_) {
-      if (job->id == claimed.id && !held.lost && held.phase != Phase::settling) older.push_back(&held);
+      if (job->id == claimed.id && !held.lost && held.phase != Phase::settling)
+        older.push_back(&held);
     }
-    for (HeldJob* held : older) lose(*held, "claimed again by this worker");
+    for (HeldJob* held : older)
+      lose(*held, Loss::lapsed, "claimed again by this worker");
   }
   auto job = std::make_shared<JobState>(queue_, std::move(claimed));
   HeldJob& held = held_.try_emplace(job.get(), job, sent + options_.lease).first->second;
@@ -106,7 +115,8 @@ void Engine::pause_claims() {
 }
 
 void Engine::look() {
-  if (looking_ || closed_) return;
+  if (looking_ || closed_)
+    return;
   looking_ = true;
   named_ = true;
   static const script::ScriptSource& park = *script::find_script("park");
@@ -118,7 +128,8 @@ void Engine::look() {
     const auto claimable = answer.view.at(0).as_integer();
     const auto due = answer.view.at(1).as_integer();
     const auto lapse = answer.view.at(2).as_integer();
-    if (!claimable || !due || !lapse) return fail(Errc::protocol_error, "the reply of script park is not three integers");
+    if (!claimable || !due || !lapse)
+      return fail(Errc::protocol_error, "the reply of script park is not three integers");
     return Look{*claimable != 0, wait_of(*due), wait_of(*lapse)};
   };
   when(core_->eval<Look>(park, keys, arguments, {.repeat = Repeat::safe}, decode),
@@ -127,17 +138,20 @@ void Engine::look() {
 
 void Engine::looked(const Result<Look>& answer) {
   looking_ = false;
-  if (stopping_) return;
+  if (stopping_)
+    return;
   if (!answer) {
     call_failed(answer.error(), "park");
-    if (parked_) leave_parking();
+    if (parked_)
+      leave_parking();
     pause_claims();
     return;
   }
   due_ = answer->due ? now_ + *answer->due : TimePoint::max();
   next_promote();
   // A millisecond later, when it has lapsed for certain, and not all workers at once.
-  if (answer->lapse) alarms_.set_earlier(Alarm::sweep, now_ + *answer->lapse + Milliseconds{1} + at_random(Milliseconds{20}));
+  if (answer->lapse)
+    alarms_.set_earlier(Alarm::sweep, now_ + *answer->lapse + Milliseconds{1} + at_random(Milliseconds{20}));
 
   if (!answer->claimable) {
     nothing_claimable();
@@ -145,7 +159,8 @@ void Engine::looked(const Result<Look>& answer) {
   }
   named_ = false;  // the script has taken it out
   new_work();
-  if (++fruitless_ < kFruitless) return;
+  if (++fruitless_ < kFruitless)
+    return;
   claims_paused_ = true;
   alarms_.set(Alarm::claim, now_ + std::min(Milliseconds{1 << std::min(fruitless_ - kFruitless, 9U)}, options_.beat));
 }
@@ -154,7 +169,8 @@ void Engine::nothing_claimable() {
   fruitless_ = 0;
   // Something came while the script ran, or the slots are taken: the next claims are on their way, no need to sleep.
   if (!turns_.dry() || turns_.in_flight() > 0 || full()) {
-    if (parked_) leave_parking();
+    if (parked_)
+      leave_parking();
     return;
   }
   token_owed_ = false;
@@ -167,7 +183,8 @@ void Engine::nothing_claimable() {
 
 void Engine::new_work() {
   turns_.refresh();
-  if (parked_) leave_parking();
+  if (parked_)
+    leave_parking();
 }
 
 void Engine::leave_parking() {
@@ -217,8 +234,10 @@ void Engine::pass_token_on() {
     };
     when(core_->command<std::int64_t>(parts, {.repeat = Repeat::safe}, decode),
          [left, into, push](const Result<std::int64_t>& answer) {
-           if (answer) (*left).*into += *answer;
-           if (++left->answers == 3 && left->claimable > 0 && left->parked > 0) push();
+           if (answer)
+             (*left).*into += *answer;
+           if (++left->answers == 3 && left->claimable > 0 && left->parked > 0)
+             push();
          });
   };
   read("ZCARD", keys_.pending(), &Left::claimable);

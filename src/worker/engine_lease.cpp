@@ -18,7 +18,8 @@ constexpr std::size_t kRenewBite = 256;
 }  // namespace
 
 void Engine::renew() {
-  if (closed_ || renewals_ > 0) return;  // the answer in flight sets the next alarm, and it has a deadline
+  if (closed_ || renewals_ > 0)
+    return;  // the answer in flight sets the next alarm, and it has a deadline
   std::vector<std::shared_ptr<JobState>> jobs;
   std::vector<Held> bite;
   const auto send = [&] {
@@ -31,12 +32,15 @@ void Engine::renew() {
     bite.clear();
   };
   for (const auto& [job, held] : held_) {
-    if (held.lost) continue;
+    if (held.lost)
+      continue;
     jobs.push_back(held.job);
     bite.push_back({job->id, job->token});
-    if (bite.size() == kRenewBite) send();
+    if (bite.size() == kRenewBite)
+      send();
   }
-  if (!bite.empty()) send();
+  if (!bite.empty())
+    send();
 }
 
 void Engine::renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoint sent,
@@ -50,23 +54,25 @@ void Engine::renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoi
   const std::unordered_set<JobId> refused(answer->begin(), answer->end());
   for (const auto& job : jobs) {
     const auto found = held_.find(job.get());
-    if (found == held_.end() || found->second.lost) continue;
+    if (found == held_.end() || found->second.lost)
+      continue;
     HeldJob& held = found->second;
     if (!refused.contains(job->id)) {
       held.lease_until = std::max(held.lease_until, sent + options_.lease);
-    } else if (held.phase != Phase::settling) {
-      // A settle in flight may itself be why the job is no longer held; its answer tells.
-      lose(held, "refused by the server");
+    } else if (held.phase != Phase::settling) {  // else the settle in flight may be why; its answer tells
+      lose(held, Loss::refused, "refused by the server");
     }
   }
   set_lapse_alarm();
-  if (!held_.empty()) alarms_.set_earlier(Alarm::renew, std::max(sent + options_.lease / 3, now_));
+  if (!held_.empty())
+    alarms_.set_earlier(Alarm::renew, std::max(sent + options_.lease / 3, now_));
 }
 
 void Engine::set_lapse_alarm() {
   TimePoint first = TimePoint::max();
   for (const auto& [job, held] : held_) {
-    if (!held.lost) first = std::min(first, held.lease_until);
+    if (!held.lost)
+      first = std::min(first, held.lease_until);
   }
   alarms_.set(Alarm::lapse, first);
 }
@@ -74,24 +80,30 @@ void Engine::set_lapse_alarm() {
 void Engine::lapse() {
   std::vector<HeldJob*> lapsed;
   for (auto& [job, held] : held_) {
-    if (!held.lost && held.lease_until <= now_) lapsed.push_back(&held);
+    if (!held.lost && held.lease_until <= now_)
+      lapsed.push_back(&held);
   }
-  for (HeldJob* held : lapsed) lose(*held, "not renewed in time");
+  for (HeldJob* held : lapsed)
+    lose(*held, Loss::lapsed, "not renewed in time");
   set_lapse_alarm();
 }
 
-void Engine::lose(HeldJob& held, std::string_view why) {
+void Engine::lose(HeldJob& held, Loss loss, std::string_view why) {
   const std::shared_ptr<JobState> job = held.job;
+  if (held.phase == Phase::waiting && loss == Loss::refused && held.maybe_done) {
+    // By our clock the lease still runs, so nobody else can have the job: it is the earlier try that was done.
+    held.last_try = true;
+    settle(held);
+    return;
+  }
   held.lost = true;
+  held.lapsed = loss == Loss::lapsed;
   counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::warning, "worker_lease_lost", job.get(), why);
   switch (held.phase) {
-    case Phase::settling:
-      break;
+    case Phase::settling: break;
     case Phase::waiting:
-      // The server may have done an earlier try: its answer to one more tells which.
-      held.last_try = true;
-      settle(held);
+      settle(held);  // the last try
       break;
     case Phase::handed:
       job->lease_lost.store(true, std::memory_order_release);

@@ -18,13 +18,16 @@ constexpr Milliseconds kDueSpread{3};
 }  // namespace
 
 void Engine::promote() {
-  if (stopping_ || closed_ || promoting_) return;
+  if (stopping_ || closed_ || promoting_)
+    return;
   promoting_ = true;
   when(verbs_.promote(kBite), [this](const Result<std::int64_t>& answer) {
     promoting_ = false;
-    if (stopping_) return;
+    if (stopping_)
+      return;
     const bool was_due = due_ <= now_;
-    if (was_due) due_ = TimePoint::max();
+    if (was_due)
+      due_ = TimePoint::max();
     if (!answer) {
       call_failed(answer.error(), "promote");
       alarms_.set(Alarm::promote, now_ + spread(Milliseconds{1000}));
@@ -46,40 +49,47 @@ void Engine::promote() {
 
 void Engine::next_promote() {
   const TimePoint by_beat = now_ + spread(options_.beat);
-  const TimePoint by_due = due_ == TimePoint::max() ? due_ : std::max(due_, now_ + Milliseconds{1}) + at_random(kDueSpread);
+  const TimePoint by_due =
+      due_ == TimePoint::max() ? due_ : std::max(due_, now_ + Milliseconds{1}) + at_random(kDueSpread);
   alarms_.set(Alarm::promote, std::min(by_beat, by_due));
 }
 
 void Engine::sweep() {
-  if (stopping_ || closed_ || sweeping_) return;
+  if (stopping_ || closed_ || sweeping_)
+    return;
   sweeping_ = true;
-  when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kBite}), [this](const Result<Swept>& answer) {
-    sweeping_ = false;
-    if (stopping_) return;
-    if (!answer) {
-      call_failed(answer.error(), "sweep_stalled");
-      next_sweep();
-      return;
-    }
-    counters_.recovered.fetch_add(answer->recovered.size(), std::memory_order_relaxed);
-    counters_.dead_stalled.fetch_add(answer->dead.size(), std::memory_order_relaxed);
-    // Among them may be jobs of this very process, which slept longer than its leases.
-    std::vector<HeldJob*> ours;
-    for (const auto* ids : {&answer->recovered, &answer->dead}) {
-      for (const JobId& id : *ids) {
-        for (auto& [job, held] : held_) {
-          if (job->id == id && !held.lost && held.phase != Phase::settling) ours.push_back(&held);
-        }
-      }
-    }
-    for (HeldJob* held : ours) lose(*held, "its lease had lapsed");
-    if (!answer->recovered.empty()) new_work();
-    if (answer->recovered.size() + answer->dead.size() >= kBite) {
-      alarms_.set(Alarm::sweep, now_);
-    } else {
-      next_sweep();
-    }
-  });
+  when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kBite}),
+       [this](const Result<Swept>& answer) {
+         sweeping_ = false;
+         if (stopping_)
+           return;
+         if (!answer) {
+           call_failed(answer.error(), "sweep_stalled");
+           next_sweep();
+           return;
+         }
+         counters_.recovered.fetch_add(answer->recovered.size(), std::memory_order_relaxed);
+         counters_.dead_stalled.fetch_add(answer->dead.size(), std::memory_order_relaxed);
+         // Among them may be jobs of this very process, which slept longer than its leases.
+         std::vector<HeldJob*> ours;
+         for (const auto* ids : {&answer->recovered, &answer->dead}) {
+           for (const JobId& id : *ids) {
+             for (auto& [job, held] : held_) {
+               if (job->id == id && !held.lost && held.phase != Phase::settling)
+                 ours.push_back(&held);
+             }
+           }
+         }
+         for (HeldJob* held : ours)
+           lose(*held, Loss::lapsed, "its lease had lapsed");
+         if (!answer->recovered.empty())
+           new_work();
+         if (answer->recovered.size() + answer->dead.size() >= kBite) {
+           alarms_.set(Alarm::sweep, now_);
+         } else {
+           next_sweep();
+         }
+       });
 }
 
 void Engine::next_sweep() { alarms_.set_earlier(Alarm::sweep, now_ + spread(options_.sweep_period)); }

@@ -28,13 +28,13 @@ enum class Failure : std::uint8_t {
 };
 
 [[nodiscard]] Failure failure_of(const Error& error) {
-  if (error.code.category() != error_category()) return Failure::strange;
+  if (error.code.category() != error_category())
+    return Failure::strange;
   switch (static_cast<Errc>(error.code.value())) {
     case Errc::stale_token:
     case Errc::job_gone:
     case Errc::job_locked:
-    case Errc::wrong_kind:
-      return Failure::refused;
+    case Errc::wrong_kind: return Failure::refused;
     case Errc::unreachable:
     case Errc::disconnected:
     case Errc::outcome_unknown:
@@ -43,15 +43,11 @@ enum class Failure : std::uint8_t {
     case Errc::out_of_memory:
     case Errc::read_only:
     case Errc::loading:
-    case Errc::moved:
-      return Failure::transient;
-    case Errc::invalid_argument:
-      return Failure::invalid;
+    case Errc::moved: return Failure::transient;
+    case Errc::invalid_argument: return Failure::invalid;
     case Errc::client_closed:
-    case Errc::forked:
-      return Failure::final;
-    default:
-      return Failure::strange;
+    case Errc::forked: return Failure::final;
+    default: return Failure::strange;
   }
 }
 
@@ -90,7 +86,8 @@ void Engine::ended(Ended run) {
 
 Milliseconds Engine::settle_deadline() const {
   const Milliseconds usual = std::clamp(options_.lease, Milliseconds{500}, Milliseconds{10'000});
-  if (!stopping_) return usual;
+  if (!stopping_)
+    return usual;
   const TimePoint end = expired_ ? answers_by_ : stop_by_;
   const auto left = std::chrono::ceil<Milliseconds>(std::max(end - now_, Clock::duration::zero()));
   return std::clamp(left, Milliseconds{500}, usual);
@@ -120,7 +117,8 @@ void Engine::settle(HeldJob& held) {
   switch (outcome.kind) {
     case Outcome::Kind::done: {
       CompleteOptions how{.deadline = deadline};
-      if (outcome.has_result) how.result = outcome.text;
+      if (outcome.has_result)
+        how.result = outcome.text;
       when(verbs_.complete(job->id, job->token, how), verdict(Verdict::completed));
       break;
     }
@@ -128,7 +126,8 @@ void Engine::settle(HeldJob& held) {
     case Outcome::Kind::dead: {
       outcome.text = last_bytes(std::move(outcome.text), options_.max_error_bytes);
       const bool dead = outcome.kind == Outcome::Kind::dead;
-      if (!dead && !outcome.after) outcome.after = backoff_after(*job);
+      if (!dead && !outcome.after)
+        outcome.after = backoff_after(*job);
       const RetryOptions how{.delay = wait_of(outcome),
                              .max_attempts = options_.max_attempts,
                              .error = outcome.text,
@@ -163,21 +162,23 @@ Reply<Retried> Engine::kill(const JobState& job, std::string_view error, Millise
 
 void Engine::settled(const std::shared_ptr<JobState>& job, Result<Verdict> answer) {
   const auto found = held_.find(job.get());
-  if (found == held_.end()) return;
+  if (found == held_.end())
+    return;
   if (answer) {
     finish_job(job, *answer);
   } else {
     settle_failed(found->second, answer.error());
   }
   // The slot of a job in flight may be what the queue's ceiling lacked; no token tells that.
-  if (parked_ && !stopping_) look();
+  if (parked_ && !stopping_)
+    look();
 }
 
 void Engine::settle_failed(HeldJob& held, const Error& error) {
   const std::shared_ptr<JobState> job = held.job;
   const Failure failure = failure_of(error);
   if (failure == Failure::refused) {
-    if (held.maybe_done && held.outcome.kind == Outcome::Kind::done && error.is(Errc::job_gone)) {
+    if (held.maybe_done && !held.lapsed && held.outcome.kind == Outcome::Kind::done && error.is(Errc::job_gone)) {
       finish_job(job, Verdict::completed);
       return;
     }
@@ -188,7 +189,8 @@ void Engine::settle_failed(HeldJob& held, const Error& error) {
     return;
   }
   call_failed(error, "settle");
-  if (error.is(Errc::outcome_unknown)) held.maybe_done = true;
+  if (error.is(Errc::outcome_unknown))
+    held.maybe_done = true;
   if (failure == Failure::invalid && held.outcome.kind == Outcome::Kind::done) {
     held.outcome = Retry(error.message());
     settle(held);
@@ -198,7 +200,8 @@ void Engine::settle_failed(HeldJob& held, const Error& error) {
                        (failure >= Failure::strange && held.tries >= kMostTries);
   if (give_up) {
     counters_.unsettled.fetch_add(1, std::memory_order_relaxed);
-    if (stopping_) ++stop_report_.unsettled;
+    if (stopping_)
+      ++stop_report_.unsettled;
     log(LogLevel::error, "worker_settle_abandoned", job.get(), error.message());
     drop(job.get());
     tell_settled(job, error.message());
@@ -213,7 +216,8 @@ void Engine::settle_failed(HeldJob& held, const Error& error) {
 void Engine::repeat_settles() {
   TimePoint next = TimePoint::max();
   for (auto& [job, held] : held_) {
-    if (held.phase != Phase::waiting) continue;
+    if (held.phase != Phase::waiting)
+      continue;
     if (held.again <= now_) {
       settle(held);
     } else {
@@ -233,25 +237,43 @@ void Engine::finish_job(const std::shared_ptr<JobState>& job, Verdict verdict) {
   const auto count = [](auto& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
   std::string_view told;
   switch (verdict) {
-    case Verdict::completed: count(counters_.completed); told = "done"; break;
-    case Verdict::retried: count(counters_.retried); told = "retry"; break;
-    case Verdict::dead: count(counters_.dead); told = "dead"; break;
-    case Verdict::delayed: count(counters_.delayed); told = "delay"; break;
-    case Verdict::handed_back: count(counters_.handed_back); told = "hand_back"; break;
+    case Verdict::completed:
+      count(counters_.completed);
+      told = "done";
+      break;
+    case Verdict::retried:
+      count(counters_.retried);
+      told = "retry";
+      break;
+    case Verdict::dead:
+      count(counters_.dead);
+      told = "dead";
+      break;
+    case Verdict::delayed:
+      count(counters_.delayed);
+      told = "delay";
+      break;
+    case Verdict::handed_back:
+      count(counters_.handed_back);
+      told = "hand_back";
+      break;
   }
-  if (stopping_) ++(by_handler ? stop_report_.finished : stop_report_.handed_back);
+  if (stopping_)
+    ++(by_handler ? stop_report_.finished : stop_report_.handed_back);
   if ((verdict == Verdict::retried || verdict == Verdict::delayed) && !stopping_) {
     // The worker knows when it is due without being told.
     due_ = std::min(due_, now_ + wait + Milliseconds{1});
     alarms_.set_earlier(Alarm::promote, due_);
   }
-  if (options_.events == WorkerEvents::settled && !word(kind).empty()) verbs_.publish(word(kind), job->id).detach();
+  if (options_.events == WorkerEvents::settled && !word(kind).empty())
+    verbs_.publish(word(kind), job->id).detach();
   tell_settled(job, told);
 }
 
 void Engine::drop(const JobState* job) {
   const auto found = held_.find(job);
-  if (found == held_.end()) return;
+  if (found == held_.end())
+    return;
   if (found->second.phase == Phase::handed) {
     --handed_;
     counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
@@ -260,7 +282,8 @@ void Engine::drop(const JobState* job) {
 }
 
 void Engine::tell_settled(const std::shared_ptr<JobState>& job, std::string_view verdict) {
-  if (!options_.on_settled) return;
+  if (!options_.on_settled)
+    return;
   try {
     options_.on_settled(Job(job), verdict);
   } catch (...) {

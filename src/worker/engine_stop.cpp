@@ -17,18 +17,23 @@ constexpr Milliseconds kLinger{500};
 
 void Engine::begin_stop(TimePoint deadline) {
   stop_by_ = std::min(stop_by_, deadline);
-  if (stopping_) return;
+  if (stopping_)
+    return;
   stopping_ = true;
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
-  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::beat}) alarms_.clear(alarm);
+  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::beat})
+    alarms_.clear(alarm);
   parked_ = false;
   watch_.reset();  // a token that its BLPOP still takes goes back to the list
-  if (named_) take_name_out();
-  if (token_owed_) pass_token_on();
+  if (named_)
+    take_name_out();
+  if (token_owed_)
+    pass_token_on();
 
   std::vector<HeldJob*> untouched;
   for (auto& [job, held] : held_) {
-    if (held.phase == Phase::handed && pool_->withdraw(job)) untouched.push_back(&held);
+    if (held.phase == Phase::handed && pool_->withdraw(job))
+      untouched.push_back(&held);
   }
   for (HeldJob* held : untouched) {
     --handed_;
@@ -60,16 +65,20 @@ void Engine::hand_back_all() {
       }
     }
   }
-  for (const JobState* job : lost) drop(job);
+  for (const JobState* job : lost)
+    drop(job);
   // Callbacks of stop tokens are the user's and may take their time, so the jobs are on their way before.
-  for (const auto& job : running) job->stop.request_stop();
+  for (const auto& job : running)
+    job->stop.request_stop();
 }
 
 void Engine::advance_stop() {
-  if (!expired_ && now_ >= stop_by_) hand_back_all();
+  if (!expired_ && now_ >= stop_by_)
+    hand_back_all();
   const bool settled = held_.empty() && turns_.in_flight() == 0;
   if (settled && handed_ == 0) {
-    if (linger_by_ == TimePoint::max()) linger_by_ = now_ + kLinger;
+    if (linger_by_ == TimePoint::max())
+      linger_by_ = now_ + kLinger;
     if (calls_ == 0 || now_ >= linger_by_) {
       finish();
     } else {
@@ -87,8 +96,8 @@ void Engine::advance_stop() {
     finish();
     return;
   }
-  alarms_.set(Alarm::stop, std::min(answers_over ? TimePoint::max() : answers_by_,
-                                    handlers_over ? TimePoint::max() : handlers_by_));
+  alarms_.set(Alarm::stop,
+              std::min(answers_over ? TimePoint::max() : answers_by_, handlers_over ? TimePoint::max() : handlers_by_));
 }
 
 void Engine::finish() {
@@ -99,7 +108,8 @@ void Engine::finish() {
   stop_report_.leaked = pool_->shutdown();
   counters_.leaked.store(static_cast<std::uint32_t>(stop_report_.leaked), std::memory_order_relaxed);
   // Whoever answers from now on finds the box closed; what is in it is let go here.
-  for (const Continuation& answer : inbox_->close().answers) answer();
+  for (const Continuation& answer : inbox_->close().answers)
+    answer();
   log(stop_report_.unsettled + stop_report_.leaked > 0 ? LogLevel::warning : LogLevel::info, "worker_stopped", nullptr,
       std::to_string(stop_report_.finished) + " finished, " + std::to_string(stop_report_.handed_back) +
           " handed back, " + std::to_string(stop_report_.unsettled) + " left to their lease, " +

@@ -19,6 +19,12 @@ enum class Phase : std::uint8_t {
   waiting,   ///< the settle's call failed; it goes out again at `again`
 };
 
+/// How a lease is lost.
+enum class Loss : std::uint8_t {
+  refused,  ///< the server does not know it any more
+  lapsed,   ///< it has run out
+};
+
 struct HeldJob {
   HeldJob(std::shared_ptr<JobState> its_job, TimePoint until) : job(std::move(its_job)), lease_until(until) {}
 
@@ -27,6 +33,8 @@ struct HeldJob {
   TimePoint lease_until;
   Phase phase = Phase::handed;
   bool lost = false;
+  /// Lost because the lease had run out: from then on somebody else may have settled the job.
+  bool lapsed = false;
 
   Outcome outcome;
   /// The handler ended it; otherwise the worker hands it back on its own.

@@ -9,14 +9,13 @@ inline namespace v1 {
 namespace worker {
 
 void Inbox::notify() {
-  if (!sleeping_) return;
+  if (!sleeping_)
+    return;
   sleeping_ = false;
   arrived_.notify_one();
 }
 
-bool Inbox::empty() const {
-  return mail_.answers.empty() && mail_.ended.empty() && mail_.wakes == 0 && !mail_.stop_by;
-}
+bool Inbox::empty() const { return mail_.answers.empty() && mail_.ended.empty() && mail_.wakes == 0 && !mail_.stop_by; }
 
 void Inbox::post(Continuation continuation) {
   {
@@ -33,21 +32,24 @@ void Inbox::post(Continuation continuation) {
 
 void Inbox::ended(std::shared_ptr<JobState> job, Outcome outcome) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;
+  if (closed_)
+    return;
   mail_.ended.push_back({std::move(job), std::move(outcome)});
   notify();
 }
 
 void Inbox::woken() {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;
+  if (closed_)
+    return;
   ++mail_.wakes;
   notify();
 }
 
 void Inbox::stop_by(TimePoint deadline) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;
+  if (closed_)
+    return;
   mail_.stop_by = mail_.stop_by ? std::min(*mail_.stop_by, deadline) : deadline;
   notify();
 }

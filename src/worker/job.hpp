@@ -18,8 +18,11 @@ namespace worker {
 /// Immutable but for its flags. The handler's thread owns it by `shared_ptr`: a handler that never returns keeps it.
 struct JobState {
   JobState(Queue its_queue, ClaimedJob claimed)
-      : queue(std::move(its_queue)), id(claimed.id), token(claimed.token), payload(std::move(claimed.payload)),
-        lane(std::move(claimed.lane)) {}
+      : queue(std::move(its_queue)),
+        id(claimed.id),
+        token(claimed.token),
+        payload(std::move(claimed.payload)),
+        lane(claimed.lane) {}
 
   const Queue queue;
   const JobId id;

@@ -47,12 +47,15 @@ Outcome run_handler(const Handler& handler, Job& job) noexcept {
 }
 
 std::string last_bytes(std::string text, std::size_t limit) {
-  if (text.size() <= limit) return text;
+  if (text.size() <= limit)
+    return text;
   std::size_t from = text.size() - limit;
   // At most three continuation bytes follow a leading one; more of them are not UTF-8, and are kept as they are.
   std::size_t start = from;
-  while (start < text.size() && start - from < 4 && (static_cast<unsigned char>(text[start]) & 0xC0U) == 0x80U) ++start;
-  if (start - from < 4) from = start;
+  while (start < text.size() && start - from < 4 && (static_cast<unsigned char>(text[start]) & 0xC0U) == 0x80U)
+    ++start;
+  if (start - from < 4)
+    from = start;
   text.erase(0, from);
   return text;
 }

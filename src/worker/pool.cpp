@@ -52,7 +52,8 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, std::size_t se
     {
       std::unique_lock lock(state->mutex);
       state->wake.wait(lock, [&] { return state->closed || !state->waiting.empty(); });
-      if (state->closed) return;
+      if (state->closed)
+        return;
       job = std::move(state->waiting.front());
       state->waiting.pop_front();
       state->seats[seat].busy = true;
@@ -99,7 +100,8 @@ bool HandlerPool::withdraw(const JobState* job) {
   const std::lock_guard lock(state_->mutex);
   const auto found = std::find_if(state_->waiting.begin(), state_->waiting.end(),
                                   [job](const auto& waiting) { return waiting.get() == job; });
-  if (found == state_->waiting.end()) return false;
+  if (found == state_->waiting.end())
+    return false;
   state_->waiting.erase(found);
   return true;
 }
@@ -112,7 +114,8 @@ std::size_t HandlerPool::shutdown() {
     state_->closed = true;
     state_->waiting.clear();
     for (State::Seat& seat : state_->seats) {
-      if (!seat.thread.joinable()) continue;
+      if (!seat.thread.joinable())
+        continue;
       if (seat.busy || seat.thread.get_id() == std::this_thread::get_id()) {
         seat.thread.detach();
         busy += seat.busy ? 1 : 0;
@@ -122,7 +125,8 @@ std::size_t HandlerPool::shutdown() {
     }
     state_->wake.notify_all();
   }
-  for (std::thread& thread : idle) thread.join();
+  for (std::thread& thread : idle)
+    thread.join();
   return busy;
 }
 

@@ -21,12 +21,15 @@ Source Turns::send(Source source, TimePoint now) {
 }
 
 std::optional<Source> Turns::next(TimePoint now) {
-  if (in_flight() >= window_) return std::nullopt;
+  if (in_flight() >= window_)
+    return std::nullopt;
   const Source turn = other(last_);
   State& its = state(turn);
   State& others = state(last_);
-  if (its.dry && others.dry) return std::nullopt;
-  if (!its.dry && !others.dry) return send(turn, now);
+  if (its.dry && others.dry)
+    return std::nullopt;
+  if (!its.dry && !others.dry)
+    return send(turn, now);
 
   const Source full = its.dry ? last_ : turn;
   const Source dry = other(full);
@@ -49,7 +52,8 @@ void Turns::answered(Source source, bool job, TimePoint now) {
     window_ = std::min(window_ + 1, kLargestWindow);
   } else {
     its.asked = now;
-    if (dry()) window_ = kFirstWindow;
+    if (dry())
+      window_ = kFirstWindow;
   }
 }
 
@@ -59,8 +63,10 @@ void Turns::failed(Source source) {
 }
 
 void Turns::refresh() {
-  if (dry()) last_ = other(gave_);
-  for (State& its : sources_) its.dry = false;
+  if (dry())
+    last_ = other(gave_);
+  for (State& its : sources_)
+    its.dry = false;
 }
 
 }  // namespace worker

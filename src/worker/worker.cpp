@@ -10,7 +10,8 @@ inline namespace v1 {
 namespace {
 
 void close(std::shared_ptr<worker::Engine> engine) {
-  if (!engine || engine->close()) return;
+  if (!engine || engine->close())
+    return;
   // A forked child: the threads that the engine would join do not exist here, so it is left as it is.
   (void)new std::shared_ptr<worker::Engine>(std::move(engine));
 }
@@ -21,7 +22,8 @@ Worker::Worker(std::shared_ptr<worker::Engine> engine) noexcept : engine_(std::m
 Worker::Worker(Worker&&) noexcept = default;
 
 Worker& Worker::operator=(Worker&& other) noexcept {
-  if (this != &other) close(std::exchange(engine_, std::exchange(other.engine_, nullptr)));
+  if (this != &other)
+    close(std::exchange(engine_, std::exchange(other.engine_, nullptr)));
   return *this;
 }
 
@@ -29,12 +31,14 @@ Worker::~Worker() { close(std::move(engine_)); }
 
 Result<Worker> Worker::start(const Queue& queue, Handler handler, WorkerOptions options) {
   auto engine = worker::Engine::start(queue, std::move(handler), std::move(options));
-  if (!engine) return std::unexpected(std::move(engine).error());
+  if (!engine)
+    return std::unexpected(std::move(engine).error());
   return Worker(*std::move(engine));
 }
 
 StopReport Worker::stop(std::optional<Milliseconds> deadline) {
-  if (!engine_) return {};
+  if (!engine_)
+    return {};
   return engine_->stop(deadline.value_or(engine_->default_stop_deadline()));
 }
 

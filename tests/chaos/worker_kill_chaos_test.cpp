@@ -30,26 +30,34 @@ std::string variable(const char* name) {
 /// The child: runs until it is killed. What it learns goes to the list `verdicts`.
 TEST(WorkerChild, DISABLED_Serve) {
   const std::string url = variable("ECHOMQ_CHILD_URL");
-  if (url.empty()) GTEST_SKIP() << "started by the tests below, with their server's address";
+  if (url.empty())
+    GTEST_SKIP() << "started by the tests below, with their server's address";
   const pid_t parent = ::getppid();
   auto client = Client::open(url);
   ASSERT_TRUE(client) << client.error().message();
-  const auto tell = [&](std::string what) { client->command("RPUSH", "verdicts", what).detach(); };
+  const auto tell = [&](const std::string& what) { client->command("RPUSH", "verdicts", what).detach(); };
   WorkerOptions options = quick_options(static_cast<std::uint32_t>(std::stoul(variable("ECHOMQ_CHILD_CONCURRENCY"))));
   options.beat = 200ms;
   options.sweep_period = 500ms;
   options.max_stalled = 2;
   options.on_settled = [&](const Job&, std::string_view verdict) { tell(std::string(verdict)); };
   options.on_lease_lost = [&](const Job&) { tell("lost"); };
-  auto worker = Worker::start(client->queue("work"), [&](Job& job) {
-    if (job.payload() == "poison") std::abort();
-    if (job.payload() == "healthy") return Done();
-    // A job of four seconds, two leases: long enough to be killed or stopped in the middle.
-    for (int i = 0; i < 400 && !job.stop_token().stop_requested(); ++i) std::this_thread::sleep_for(10ms);
-    return Done();
-  }, options);
+  auto worker = Worker::start(
+      client->queue("work"),
+      [&](Job& job) {
+        if (job.payload() == "poison")
+          std::abort();
+        if (job.payload() == "healthy")
+          return Done();
+        // A job of four seconds, two leases: long enough to be killed or stopped in the middle.
+        for (int i = 0; i < 400 && !job.stop_token().stop_requested(); ++i)
+          std::this_thread::sleep_for(10ms);
+        return Done();
+      },
+      options);
   ASSERT_TRUE(worker) << worker.error().message();
-  while (::getppid() == parent) std::this_thread::sleep_for(50ms);
+  while (::getppid() == parent)
+    std::this_thread::sleep_for(50ms);
 }
 
 /// A process that runs the test above.
@@ -58,13 +66,15 @@ class ChildWorker {
   ChildWorker(const std::string& url, int concurrency) {
     std::vector<std::string> variables = {"ECHOMQ_CHILD_URL=" + url,
                                           "ECHOMQ_CHILD_CONCURRENCY=" + std::to_string(concurrency)};
-    for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
+    for (char** at = environ; *at != nullptr; ++at)
+      variables.emplace_back(*at);
     std::string program = "/proc/self/exe";
     std::vector<std::string> words = {"worker-child", "--gtest_filter=WorkerChild.DISABLED_Serve",
                                       "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
     const auto pointers = [](std::vector<std::string>& texts) {
       std::vector<char*> out;
-      for (std::string& text : texts) out.push_back(text.data());
+      for (std::string& text : texts)
+        out.push_back(text.data());
       out.push_back(nullptr);
       return out;
     };
@@ -76,24 +86,28 @@ class ChildWorker {
     posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
     const int failed = posix_spawn(&pid_, program.c_str(), &quiet, nullptr, arguments.data(), environment.data());
     posix_spawn_file_actions_destroy(&quiet);
-    if (failed != 0) throw std::system_error(failed, std::generic_category(), "posix_spawn");
+    if (failed != 0)
+      throw std::system_error(failed, std::generic_category(), "posix_spawn");
   }
   ChildWorker(const ChildWorker&) = delete;
   ChildWorker& operator=(const ChildWorker&) = delete;
   ~ChildWorker() { kill(); }
 
   void signal(int number) const {
-    if (pid_ > 0) ::kill(pid_, number);
+    if (pid_ > 0)
+      ::kill(pid_, number);
   }
   void kill() {
-    if (pid_ <= 0) return;
+    if (pid_ <= 0)
+      return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
   /// Whether it has ended by itself.
   [[nodiscard]] bool ended() {
-    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = 0;
+    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_)
+      pid_ = 0;
     return pid_ == 0;
   }
 
@@ -112,7 +126,8 @@ class WorkerKill : public WorkerTest {
   [[nodiscard]] std::vector<std::string> verdicts() {
     std::vector<std::string> out;
     const Value list = client_->command("LRANGE", "verdicts", "0", "-1").get().value();
-    for (const Value& item : list.items()) out.emplace_back(item.as_text().value());
+    for (const Value& item : list.items())
+      out.emplace_back(item.as_text().value());
     return out;
   }
 };
@@ -140,7 +155,8 @@ TEST_F(WorkerKill, TheOtherWorkerHasAllJobsOfAKilledOneWithinLeaseAndSweep) {
   EXPECT_LE(since(killed), 2s + 1s + 1s);
   survivor.stop();
   EXPECT_EQ(runs.size(), 20U);
-  for (const auto& [id, times] : runs) EXPECT_EQ(times, 1) << id;
+  for (const auto& [id, times] : runs)
+    EXPECT_EQ(times, 1) << id;
   EXPECT_EQ(survivor.stats().recovered, 20U);
 }
 

@@ -36,17 +36,20 @@ class ClientTest : public ::testing::Test {
   }
   Client open(ClientOptions options = {}) {
     auto client = Client::open(server_->url(), std::move(options));
-    if (!client) throw std::runtime_error(client.error().message());
+    if (!client)
+      throw std::runtime_error(client.error().message());
     return *std::move(client);
   }
   static std::string text(Result<Value> value) {
-    if (!value) return "error: " + value.error().message();
+    if (!value)
+      return "error: " + value.error().message();
     return value->is_null() ? "(null)" : std::string(value->as_text().value_or("(not text)"));
   }
   static bool eventually(const std::function<bool()>& what, std::chrono::milliseconds limit = 5s) {
     const auto until = std::chrono::steady_clock::now() + limit;
     while (!what()) {
-      if (std::chrono::steady_clock::now() > until) return false;
+      if (std::chrono::steady_clock::now() > until)
+        return false;
       std::this_thread::sleep_for(2ms);
     }
     return true;
@@ -69,7 +72,8 @@ TEST_F(ClientTest, AnswersInEveryForm) {
 
   const auto awaiting = [](const Client& on) -> Task<std::string> {
     const Result<Value> set = co_await on.command("SET", "k", "2");
-    if (!set) co_return "no";
+    if (!set)
+      co_return "no";
     co_return text(co_await on.command("GET", "k"));
   };
   EXPECT_EQ(awaiting(client).get(), "2");
@@ -78,7 +82,8 @@ TEST_F(ClientTest, AnswersInEveryForm) {
 TEST_F(ClientTest, ALoopOfCallsIsOnePipelineInOrder) {
   Client client = open();
   std::vector<Reply<Value>> replies;
-  for (int i = 1; i <= 10000; ++i) replies.push_back(client.command("INCR", "n"));
+  for (int i = 1; i <= 10000; ++i)
+    replies.push_back(client.command("INCR", "n"));
   for (int i = 1; i <= 10000; ++i) {
     const auto value = replies[static_cast<std::size_t>(i - 1)].get();
     ASSERT_TRUE(value) << value.error().message();
@@ -95,11 +100,13 @@ TEST_F(ClientTest, ManyThreadsShareOneConnection) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 500; ++i) {
         const std::string value = std::to_string(t * 1000 + i);
-        if (text(client.command("ECHO", value).get()) == value) ++good;
+        if (text(client.command("ECHO", value).get()) == value)
+          ++good;
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   EXPECT_EQ(good, 4000);
   EXPECT_EQ(client.stats().connections, 1U);
 }
@@ -217,8 +224,7 @@ TEST_F(ClientTest, SubscriptionsAreConfirmedRestoredAndGapsReported) {
   EXPECT_TRUE(has("after"));
 
   subscribed->cancel();
-  EXPECT_TRUE(eventually(
-      [&] { return client.command("PUBLISH", "emq:{q}:chan", "gone").get()->as_integer() == 0; }));
+  EXPECT_TRUE(eventually([&] { return client.command("PUBLISH", "emq:{q}:chan", "gone").get()->as_integer() == 0; }));
 }
 
 TEST_F(ClientTest, ReconnectsAndSendsWhatWasNotWritten) {
@@ -290,7 +296,8 @@ TEST_F(ClientTest, AtTheBoundItRefusesOrBlocks) {
   Client blocking = open(block);
   server_->pause();
   std::vector<Reply<Value>> replies;
-  for (int i = 0; i < 9; ++i) replies.push_back(refusing.command("PING"));
+  for (int i = 0; i < 9; ++i)
+    replies.push_back(refusing.command("PING"));
   EXPECT_TRUE(replies[8].ready());
   EXPECT_TRUE(replies[8].get().error().is(Errc::overloaded));
   Reply<void> room = refusing.ready();
@@ -303,7 +310,8 @@ TEST_F(ClientTest, AtTheBoundItRefusesOrBlocks) {
       mine.push_back(blocking.command("PING"));
       ++sent;
     }
-    for (auto& reply : mine) EXPECT_EQ(text(reply.get()), "PONG");
+    for (auto& reply : mine)
+      EXPECT_EQ(text(reply.get()), "PONG");
   });
   std::this_thread::sleep_for(100ms);
   EXPECT_LE(sent, 9);
@@ -437,7 +445,8 @@ TEST_F(ClientTest, ManyReadyAwaitsNeedNoStack) {
   const auto awaiting = [](const Client& on) -> Task<int> {
     int failed = 0;
     for (int i = 0; i < 1000000; ++i) {
-      if (!co_await on.command("PING")) ++failed;
+      if (!co_await on.command("PING"))
+        ++failed;
     }
     co_return failed;
   };

@@ -28,8 +28,9 @@ class WorkerIdle : public WorkerTest {
       std::this_thread::sleep_for(1ms);
       begun = 0;
       const auto start = std::chrono::steady_clock::now().time_since_epoch().count();
-      (void)queue_->enqueue("x", how).get();
-      while (begun == 0) std::this_thread::yield();
+      EXPECT_TRUE(queue_->enqueue("x", how).get());
+      while (begun == 0)
+        std::this_thread::yield();
       times.push_back(static_cast<double>(begun - start) / 1000);
     }
     std::sort(times.begin(), times.end());
@@ -43,7 +44,9 @@ class WorkerIdle : public WorkerTest {
   }
 };
 
-TEST_F(WorkerIdle, BeginsAFlatJobAtOnceThoughItsBeatIsThirtySeconds) { expect_quick(pick_ups(200, {}), "idle pick-up, flat"); }
+TEST_F(WorkerIdle, BeginsAFlatJobAtOnceThoughItsBeatIsThirtySeconds) {
+  expect_quick(pick_ups(200, {}), "idle pick-up, flat");
+}
 
 TEST_F(WorkerIdle, BeginsALaneJobAtOnceThoughItsBeatIsThirtySeconds) {
   expect_quick(pick_ups(200, {.lane = lane()}), "idle pick-up, lane");
@@ -67,7 +70,8 @@ TEST_F(WorkerIdle, EachOfSeveralJobsWakesAWorker) {
     workers.push_back(start_on(clients.back().queue("work"), handler));
   }
   ASSERT_TRUE(eventually([&] { return parked(4); }));
-  for (int i = 0; i < 4; ++i) enqueue();
+  for (int i = 0; i < 4; ++i)
+    enqueue();
   EXPECT_TRUE(eventually([&] { return most == 4; }, 450ms)) << most;
 }
 
@@ -87,7 +91,8 @@ TEST_F(WorkerIdle, ABatchIntoOneLaneWakesMoreThanOneWorker) {
   Worker first = start(handler), second = start_on(other.queue("work"), handler), third = start(handler);
   ASSERT_TRUE(eventually([&] { return parked(3); }));
   const LaneId tenant = lane();
-  for (int i = 0; i < 3; ++i) enqueue("x", {.lane = tenant});
+  for (int i = 0; i < 3; ++i)
+    enqueue("x", {.lane = tenant});
   EXPECT_TRUE(eventually([&] { return most == 3; }, 450ms)) << most;
 }
 
@@ -184,7 +189,8 @@ TEST_F(WorkerIdle, UnblockWithAnErrorDoesNotEndTheLoop) {
       const std::size_t end = list.find('\n', at);
       const std::string line = list.substr(at, end - at);
       const std::string flags = line.substr(line.find(" flags=") + 7);
-      if (flags.substr(0, flags.find(' ')).find('b') != std::string::npos) ids.push_back(line.substr(3, line.find(' ') - 3));
+      if (flags.substr(0, flags.find(' ')).find('b') != std::string::npos)
+        ids.push_back(line.substr(3, line.find(' ') - 3));
       at = end == std::string::npos ? list.size() : end + 1;
     }
     return ids;

@@ -20,7 +20,8 @@ class WorkerLease : public WorkerTest {
   static bool sleep_or_stop(const Job& job, std::chrono::milliseconds time) {
     const auto until = std::chrono::steady_clock::now() + time;
     while (std::chrono::steady_clock::now() < until) {
-      if (job.stop_token().stop_requested()) return false;
+      if (job.stop_token().stop_requested())
+        return false;
       std::this_thread::sleep_for(1ms);
     }
     return true;
@@ -37,7 +38,8 @@ TEST_F(WorkerLease, AJobOfManyLeasesRunsOnceWhileOthersSweep) {
     EXPECT_TRUE(sleep_or_stop(job, 1500ms));
     return Done();
   };
-  for (int i = 0; i < 4; ++i) enqueue();
+  for (int i = 0; i < 4; ++i)
+    enqueue();
   Client other = open();
   Worker first = start(handler, options), second = start_on(other.queue("work"), handler, options);
   ASSERT_TRUE(eventually([&] { return counts().completed == 4; }));
@@ -51,13 +53,12 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
   std::mutex mutex;
   std::vector<std::string> events;
   auto subscription = client_
-                          ->subscribe("emq:{work}:events",
-                                      {.on_message =
-                                           [&](std::string_view, std::string_view payload) {
-                                             const std::lock_guard lock(mutex);
-                                             events.emplace_back(payload);
-                                           },
-                                       .on_gap = {}})
+                          ->subscribe("emq:{work}:events", {.on_message =
+                                                                [&](std::string_view, std::string_view payload) {
+                                                                  const std::lock_guard lock(mutex);
+                                                                  events.emplace_back(payload);
+                                                                },
+                                                            .on_gap = {}})
                           .get();
   ASSERT_TRUE(subscription);
 
@@ -78,7 +79,8 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
       far.queue("work"),
       [&](Job& job) {
         begun = true;
-        if (!sleep_or_stop(job, 60s)) told_after = since(held_at.load()).count();
+        if (!sleep_or_stop(job, 60s))
+          told_after = since(held_at.load()).count();
         lease_lost = job.lease_lost();
         EXPECT_FALSE(job.progress("too late"));
         go_on.wait();
@@ -119,6 +121,38 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const std::string& event) { return event.find("completed") != std::string::npos; }),
             1);
+}
+
+// The settle went out, the link hung for longer than the lease, and another worker has done the job meanwhile.
+TEST_F(WorkerLease, ASettleThatHungLongerThanItsLeaseIsNotCountedAsDoneTwice) {
+  Proxy proxy(server_->tcp_url());
+  Client far = open(proxy.url());
+  WorkerOptions options = quick_options();
+  options.lease = 1s;
+  options.sweep_period = 200ms;
+  std::atomic<bool> begun{false}, go{false};
+  enqueue();
+  Worker a = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        begun = true;
+        while (!go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.hold();
+  go = true;
+  Worker b = start([](Job&) { return Done(); }, options);
+  ASSERT_TRUE(eventually([&] { return b.stats().completed == 1; }, 5s));
+  ASSERT_TRUE(eventually([&] { return a.stats().leases_lost == 1; }, 5s));
+  std::this_thread::sleep_for(1s);
+  proxy.cut();
+  proxy.release();
+  ASSERT_TRUE(eventually([&] { return a.stats().settles_refused + a.stats().unsettled == 1; }, 10s));
+  EXPECT_EQ(a.stats().completed, 0U);
+  EXPECT_EQ(counts().completed, 1);
 }
 
 TEST_F(WorkerLease, ARunThatTheServerNoLongerKnowsIsToldAtTheNextRenewal) {
@@ -173,9 +207,11 @@ TEST_F(WorkerLease, ASettleWhoseAnswerIsLostIsRepeatedAndCountsOnce) {
   Client far = open(proxy.url());
   std::atomic<bool> begun{false}, go{false};
   Worker worker = start_on(far.queue("work"), [&](Job& job) {
-    if (job.payload() == "first") return Done();
+    if (job.payload() == "first")
+      return Done();
     begun = true;
-    while (!go) std::this_thread::sleep_for(1ms);
+    while (!go)
+      std::this_thread::sleep_for(1ms);
     return Done();
   });
   // So that the server has the script, and its first answer is not NOSCRIPT.
@@ -206,7 +242,8 @@ TEST_F(WorkerLease, ASettleWaitsForTheLinkWhileTheLeaseLasts) {
       far.queue("work"),
       [&](Job&) {
         begun = true;
-        while (!go) std::this_thread::sleep_for(1ms);
+        while (!go)
+          std::this_thread::sleep_for(1ms);
         return Done();
       },
       options);
@@ -265,7 +302,8 @@ TEST_F(WorkerLease, ExpiredLeasesOfOthersAreRecoveredAndCountedAsStalled) {
 
 TEST_F(WorkerLease, MoreExpiredLeasesThanOneBiteAreRecoveredInOneSpell) {
   enqueue_many(350);
-  for (int i = 0; i < 350; ++i) ASSERT_TRUE(queue_->claim({.lease = 1ms, .deadline = {}}).get().value());
+  for (int i = 0; i < 350; ++i)
+    ASSERT_TRUE(queue_->claim({.lease = 1ms, .deadline = {}}).get().value());
   Worker worker = start([&](Job&) { return Done(); }, quick_options(8));
   ASSERT_TRUE(eventually([&] { return counts().completed == 350; }, 5s));
   EXPECT_EQ(worker.stats().recovered, 350U);

@@ -33,12 +33,15 @@ TEST_F(WorkerLoad, ThousandsOfJobsByFourWorkersEachRunOnce) {
   const LaneId lanes[] = {lane(), lane(), lane()};
   enqueue_many(kFlat);
   std::vector<Reply<Admission>> admissions;
-  for (int i = 0; i < kLanes; ++i) admissions.push_back(queue_->enqueue("x", {.lane = lanes[i % 3]}));
-  for (auto& admission : admissions) ASSERT_TRUE(admission.get());
+  for (int i = 0; i < kLanes; ++i)
+    admissions.push_back(queue_->enqueue("x", {.lane = lanes[i % 3]}));
+  for (auto& admission : admissions)
+    ASSERT_TRUE(admission.get());
   ASSERT_TRUE(eventually([&] { return counts().completed == kFlat + kLanes; }, 60s));
   std::printf("%d jobs in %lld ms\n", kFlat + kLanes, static_cast<long long>(since(begin).count()));
   EXPECT_EQ(runs.size(), std::size_t{kFlat + kLanes});
-  for (const auto& [id, times] : runs) EXPECT_EQ(times, 1) << id;
+  for (const auto& [id, times] : runs)
+    EXPECT_EQ(times, 1) << id;
   const QueueCounts left = counts();
   EXPECT_EQ(left.pending + left.active + left.scheduled + left.dead, 0);
   std::uint64_t completed = 0, errors = 0;
@@ -69,7 +72,8 @@ TEST_F(WorkerLoad, LanesAndFlatJobsAreServedInTurns) {
   worker.stop();
   // In every stretch of ten served while both have jobs, neither has less than four.
   for (std::size_t at = 0; at + 10 <= 90; ++at) {
-    const auto flat = std::count(order.begin() + static_cast<long>(at), order.begin() + static_cast<long>(at) + 10, 'F');
+    const auto flat =
+        std::count(order.begin() + static_cast<long>(at), order.begin() + static_cast<long>(at) + 10, 'F');
     EXPECT_GE(flat, 4) << order;
     EXPECT_LE(flat, 6) << order;
   }
@@ -94,8 +98,10 @@ TEST_F(WorkerLoad, AFlatBacklogDoesNotStarveALaneAndTheOtherWayRound) {
 TEST_F(WorkerLoad, LanesTakeTurnsWhateverTheirDepth) {
   ASSERT_TRUE(queue_->pause().get());
   const LaneId deep = lane(), shallow = lane();
-  for (int i = 0; i < 200; ++i) enqueue("deep", {.lane = deep});
-  for (int i = 0; i < 10; ++i) enqueue("shallow", {.lane = shallow});
+  for (int i = 0; i < 200; ++i)
+    enqueue("deep", {.lane = deep});
+  for (int i = 0; i < 10; ++i)
+    enqueue("shallow", {.lane = shallow});
   std::vector<std::string> order;
   Worker worker = start([&](Job& job) {
     order.emplace_back(job.payload());
@@ -121,7 +127,8 @@ TEST_F(WorkerLoad, TheCeilingOfALaneHoldsOverAllWorkers) {
     --running;
     return Done();
   };
-  for (int i = 0; i < 200; ++i) enqueue("x", {.lane = tenant});
+  for (int i = 0; i < 200; ++i)
+    enqueue("x", {.lane = tenant});
   Client other = open();
   Worker first = start(handler, quick_options(8)), second = start_on(other.queue("work"), handler, quick_options(8));
   ASSERT_TRUE(eventually([&] { return counts().completed == 200; }, 20s));
@@ -138,12 +145,16 @@ TEST_F(WorkerLoad, DueJobsAndExpiredLeasesAreMovedUnderSteadyLoad) {
   enqueue("due", {.in = 300ms});
   std::atomic<bool> feed{true}, due{false}, stalled{false};
   std::atomic<int> done{0};
-  for (int i = 0; i < 50; ++i) enqueue("load");
+  for (int i = 0; i < 50; ++i)
+    enqueue("load");
   Worker worker = start(
       [&](Job& job) {
-        if (job.payload() == "due") due = true;
-        if (job.payload() == "stalled") stalled = true;
-        if (job.payload() == "load" && feed) queue_->enqueue("load").detach();
+        if (job.payload() == "due")
+          due = true;
+        if (job.payload() == "stalled")
+          stalled = true;
+        if (job.payload() == "load" && feed)
+          queue_->enqueue("load").detach();
         std::this_thread::sleep_for(1ms);
         ++done;
         return Done();
@@ -169,7 +180,8 @@ TEST_F(WorkerLoad, SomeHandlersMayFillAllSlotsAndTheQueueGoesOnAfterThem) {
   Worker worker = start(
       [&](Job&) {
         ++running;
-        while (!go) std::this_thread::sleep_for(1ms);
+        while (!go)
+          std::this_thread::sleep_for(1ms);
         return Done();
       },
       quick_options(5));

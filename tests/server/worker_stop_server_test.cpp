@@ -21,7 +21,8 @@ namespace {
 class WorkerStop : public WorkerTest {
  protected:
   static Outcome until_stopped(Job& job) {
-    while (!job.stop_token().stop_requested()) std::this_thread::sleep_for(1ms);
+    while (!job.stop_token().stop_requested())
+      std::this_thread::sleep_for(1ms);
     return Done();
   }
 };
@@ -91,7 +92,8 @@ TEST_F(WorkerStop, AForcedStopHandsFiftyRunningJobsBackAtOnce) {
 TEST_F(WorkerStop, LaneJobsGoBackToTheirLaneAndItsSlotsAreFree) {
   const LaneId tenant = lane();
   ASSERT_TRUE(queue_->limit_lane(tenant, 2).get());
-  for (int i = 0; i < 4; ++i) enqueue("x", {.lane = tenant});
+  for (int i = 0; i < 4; ++i)
+    enqueue("x", {.lane = tenant});
   std::atomic<int> running{0};
   Worker worker = start(
       [&](Job& job) {
@@ -133,7 +135,8 @@ TEST_F(WorkerStop, AfterAPoliteCloseAnotherWorkerHasTheJobAtOnceThoughTheLeaseIs
 
 TEST_F(WorkerStop, RunsThatEndWithinTheDeadlineAreFinishedAndNothingNewIsClaimed) {
   std::atomic<int> begun{0};
-  for (int i = 0; i < 20; ++i) enqueue();
+  for (int i = 0; i < 20; ++i)
+    enqueue();
   Worker worker = start(
       [&](Job&) {
         ++begun;
@@ -233,7 +236,8 @@ TEST_F(WorkerStop, StopFromAHandlerOnlyBeginsTheStop) {
   enqueue();
   Worker worker = start([&](Job&) {
     ++runs;
-    while (self.load() == nullptr) std::this_thread::sleep_for(1ms);
+    while (self.load() == nullptr)
+      std::this_thread::sleep_for(1ms);
     self.load()->stop(5s);
     return Done();
   });

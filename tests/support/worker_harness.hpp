@@ -27,7 +27,8 @@ using namespace std::chrono_literals;
 [[nodiscard]] inline bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 10s) {
   const auto until = std::chrono::steady_clock::now() + limit;
   while (!holds()) {
-    if (std::chrono::steady_clock::now() > until) return holds();
+    if (std::chrono::steady_clock::now() > until)
+      return holds();
     std::this_thread::sleep_for(2ms);
   }
   return true;
@@ -64,7 +65,8 @@ class WorkerTest : public ::testing::Test {
 
   [[nodiscard]] Client open(std::string_view url = {}, ClientOptions options = {}) {
     auto client = Client::open(url.empty() ? server_->url() : std::string(url), std::move(options));
-    if (!client) throw std::runtime_error(client.error().message());
+    if (!client)
+      throw std::runtime_error(client.error().message());
     return *std::move(client);
   }
 
@@ -73,20 +75,23 @@ class WorkerTest : public ::testing::Test {
   }
   [[nodiscard]] static Worker start_on(const Queue& queue, Handler handler, WorkerOptions options = quick_options()) {
     auto worker = Worker::start(queue, std::move(handler), std::move(options));
-    if (!worker) throw std::runtime_error(worker.error().message());
+    if (!worker)
+      throw std::runtime_error(worker.error().message());
     return *std::move(worker);
   }
 
   JobId enqueue(std::string_view payload = "x", EnqueueOptions options = {}) {
     auto admitted = queue_->enqueue(payload, options).get();
-    if (!admitted) throw std::runtime_error(admitted.error().message());
+    if (!admitted)
+      throw std::runtime_error(admitted.error().message());
     return admitted->id;
   }
   void enqueue_many(int count) {
     const std::vector<NewJob> jobs(static_cast<std::size_t>(count), NewJob{.payload = "x", .id = {}});
     auto admitted = queue_->enqueue_many(jobs).get();
     ASSERT_TRUE(admitted) << admitted.error().message();
-    for (const auto& one : *admitted) ASSERT_TRUE(one) << one.error().message();
+    for (const auto& one : *admitted)
+      ASSERT_TRUE(one) << one.error().message();
   }
   [[nodiscard]] LaneId lane() { return LaneId(client_->mint("USR").value()); }
 

@@ -30,14 +30,16 @@ TEST(Backoff, ExponentialDoublesUpToItsCap) {
 TEST(Backoff, ExponentialSaturatesInsteadOfOverflowing) {
   const Milliseconds most{std::numeric_limits<std::int64_t>::max()};
   EXPECT_EQ(Backoff::exponential(Milliseconds{3}, most)(1'000'000), most);
-  EXPECT_EQ(Backoff::exponential(Milliseconds{1}, Milliseconds{9})(std::numeric_limits<std::uint64_t>::max()).count(), 9);
+  EXPECT_EQ(Backoff::exponential(Milliseconds{1}, Milliseconds{9})(std::numeric_limits<std::uint64_t>::max()).count(),
+            9);
   EXPECT_EQ(Backoff::exponential(Milliseconds{100}, Milliseconds{10'000})(0).count(), 100);
 }
 
 TEST(Backoff, JitterIsUniformFromZeroToTheInnerWaitBothIncluded) {
   const Backoff backoff = Backoff::fixed(Milliseconds{3}).with_jitter();
   std::set<std::int64_t> seen;
-  for (int i = 0; i < 1000; ++i) seen.insert(backoff(1).count());
+  for (int i = 0; i < 1000; ++i)
+    seen.insert(backoff(1).count());
   EXPECT_EQ(seen, (std::set<std::int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(Backoff::fixed(Milliseconds{0}).with_jitter()(1).count(), 0);
 }

@@ -21,7 +21,8 @@ std::string words(const std::string& command) {  // "*2\r\n$3\r\nGET..." -> "GET
   std::string out;
   for (std::size_t at = 0; (at = command.find("\r\n", at)) != std::string::npos; at += 2) {
     const std::size_t end = command.find("\r\n", at + 2);
-    if (end == std::string::npos || command[at + 2] == '$') continue;
+    if (end == std::string::npos || command[at + 2] == '$')
+      continue;
     out += (out.empty() ? "" : " ") + command.substr(at + 2, end - at - 2);
   }
   return out;
@@ -73,10 +74,10 @@ TEST(Boot, OnlyAnotherVersionStringIsAMismatch) {
     Errc code;
     bool final;
   };
-  for (const Row& row : {Row{"$12\r\nechomq:2.0.0\r\n", Errc::version_mismatch, true},
-                         Row{"-LOADING the dataset\r\n", Errc::loading, false},
-                         Row{"-NOPERM no\r\n", Errc::no_permission, false},
-                         Row{"-MASTERDOWN link\r\n", Errc::loading, false}}) {
+  for (const Row& row :
+       {Row{"$12\r\nechomq:2.0.0\r\n", Errc::version_mismatch, true},
+        Row{"-LOADING the dataset\r\n", Errc::loading, false}, Row{"-NOPERM no\r\n", Errc::no_permission, false},
+        Row{"-MASTERDOWN link\r\n", Errc::loading, false}}) {
     const wire::BootSettings plain = settings();
     wire::Boot boot(plain);
     (void)answer(boot, kHello);

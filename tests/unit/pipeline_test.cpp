@@ -143,8 +143,22 @@ TEST_F(PipelineTest, WhatIsSentAgainGoesFirst) {
   const std::array<std::string_view, 1> b = {"B"};
   again.push(TestCall::make(a, decode_nothing));
   again.push(TestCall::make(b, decode_nothing));
-  pipeline.enqueue_first(std::move(again));
+  pipeline.enqueue_again(std::move(again));
   EXPECT_EQ(gather(), "*1\r\n$1\r\nA\r\n*1\r\n$1\r\nB\r\n*1\r\n$1\r\nC\r\n");
+}
+
+// A script that was loaded for the first lot serves the second one too, so the lots must not change places.
+TEST_F(PipelineTest, LotsThatAreSentAgainKeepTheirOrder) {
+  (void)add("C");
+  for (const std::string_view name : {"A", "B"}) {
+    wire::CallQueue again;
+    const std::array<std::string_view, 1> parts = {name};
+    again.push(TestCall::make(parts, decode_nothing));
+    pipeline.enqueue_again(std::move(again));
+  }
+  EXPECT_EQ(pipeline.waiting(), 3U);
+  EXPECT_EQ(gather(), "*1\r\n$1\r\nA\r\n*1\r\n$1\r\nB\r\n*1\r\n$1\r\nC\r\n");
+  EXPECT_FALSE(pipeline.has_waiting());
 }
 
 }  // namespace

@@ -42,11 +42,11 @@ TEST(Url, RefusesWhatItDoesNotUnderstandAndNamesIt) {
     const char* url;
     const char* names;
   };
-  for (const Row& row : {Row{"", "scheme"}, Row{"localhost:6379", "scheme"}, Row{"http://x", "http"},
-                         Row{"valkey://h:0", "0"}, Row{"valkey://h:65536", "65536"}, Row{"valkey://h:x", "x"},
-                         Row{"valkey://h:", "port"}, Row{"valkey://h/abc", "abc"}, Row{"unix://relative", "relative"},
-                         Row{"valkey://h?mode=x", "mode=x"}, Row{"valkey://[::1", "]"}, Row{"valkey://a%2@h", "%"},
-                         Row{"valkeys://h", "valkeys"}}) {
+  for (const Row& row :
+       {Row{"", "scheme"}, Row{"localhost:6379", "scheme"}, Row{"http://x", "http"}, Row{"valkey://h:0", "0"},
+        Row{"valkey://h:65536", "65536"}, Row{"valkey://h:x", "x"}, Row{"valkey://h:", "port"},
+        Row{"valkey://h/abc", "abc"}, Row{"unix://relative", "relative"}, Row{"valkey://h?mode=x", "mode=x"},
+        Row{"valkey://[::1", "]"}, Row{"valkey://a%2@h", "%"}, Row{"valkeys://h", "valkeys"}}) {
     const auto parsed = wire::parse_url(row.url);
     ASSERT_FALSE(parsed) << row.url;
     EXPECT_TRUE(parsed.error().is(Errc::invalid_url)) << row.url;

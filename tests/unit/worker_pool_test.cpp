@@ -39,20 +39,24 @@ std::vector<Ended> wait_for(Inbox& inbox, std::size_t count) {
   Mail mail;
   while (all.size() < count) {
     inbox.wait(mail, Clock::now() + 10s);
-    if (mail.ended.empty()) break;
-    for (Ended& ended : mail.ended) all.push_back(std::move(ended));
+    if (mail.ended.empty())
+      break;
+    for (Ended& ended : mail.ended)
+      all.push_back(std::move(ended));
   }
   return all;
 }
 
 TEST(HandlerPool, RunsEachJobOnceAndReportsItsOutcome) {
   auto inbox = std::make_shared<Inbox>();
-  auto pool = HandlerPool::start(3, [](Job& seen) { return echomq::Done(std::string(seen.payload()) + "!"); }, inbox,
-                                 nullptr);
+  auto pool =
+      HandlerPool::start(3, [](Job& seen) { return echomq::Done(std::string(seen.payload()) + "!"); }, inbox, nullptr);
   ASSERT_TRUE(pool);
-  for (int i = 0; i < 100; ++i) (*pool)->submit(job(std::to_string(i)));
+  for (int i = 0; i < 100; ++i)
+    (*pool)->submit(job(std::to_string(i)));
   std::set<std::string> results;
-  for (const Ended& ended : wait_for(*inbox, 100)) results.insert(ended.outcome.text);
+  for (const Ended& ended : wait_for(*inbox, 100))
+    results.insert(ended.outcome.text);
   EXPECT_EQ(results.size(), 100U);
   EXPECT_EQ((*pool)->shutdown(), 0U);
 }

@@ -20,7 +20,8 @@ std::string serve(Turns& turns, int claims, bool lanes, bool flat, milliseconds 
   TimePoint now = kNow;
   for (int i = 0; i < claims; ++i, now += each) {
     const std::optional<Source> source = turns.next(now);
-    if (!source) break;
+    if (!source)
+      break;
     const bool job = *source == Source::lanes ? lanes : flat;
     turns.answered(*source, job, now);
     order += *source == Source::lanes ? (job ? 'L' : 'l') : (job ? 'F' : 'f');
@@ -70,7 +71,8 @@ TEST(Turns, TheWindowStartsAtTwoAndGrowsWithTheJobsFound) {
   Turns turns;
   const auto fill = [&] {
     int sent = 0;
-    while (turns.next(kNow)) ++sent;
+    while (turns.next(kNow))
+      ++sent;
     return sent;
   };
   EXPECT_EQ(fill(), 2);

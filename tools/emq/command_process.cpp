@@ -103,7 +103,7 @@ class Complaints {
 
 }  // namespace
 
-CommandEnd run_command(const CommandRun& run, Guard& guard, std::stop_token stop, std::stop_token kill) {
+CommandEnd run_command(const CommandRun& run, Guard& guard, const std::stop_token& stop, const std::stop_token& kill) {
   CommandEnd end;
   Pipe input;
   Pipe errors;

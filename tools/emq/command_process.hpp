@@ -32,6 +32,7 @@ struct CommandEnd {
 
 /// Runs the command to its end; its standard error is passed on to ours as well. When `stop` is requested, its process
 /// group gets SIGTERM and, `kill_after` later, SIGKILL; when `kill` is, SIGKILL at once.
-[[nodiscard]] CommandEnd run_command(const CommandRun& run, Guard& guard, std::stop_token stop, std::stop_token kill);
+[[nodiscard]] CommandEnd run_command(const CommandRun& run, Guard& guard, const std::stop_token& stop,
+                                     const std::stop_token& kill);
 
 }  // namespace emq

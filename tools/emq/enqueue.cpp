@@ -256,8 +256,8 @@ Exit enqueue_lines(Session& session, const echomq::Queue& queue, const Target& t
 }
 
 Exit enqueue(Session& session, const Options& options) {
-  ECHOMQ_OR_REPORT(auto queue_name, echomq::QueueName::parse(options.queue));
-  Target target{.queue = std::move(queue_name), .id = {}, .lane = {}, .in = {}, .at = {}};
+  ECHOMQ_OR_REPORT(const auto queue_name, echomq::QueueName::parse(options.queue));
+  Target target{.queue = queue_name, .id = {}, .lane = {}, .in = {}, .at = {}};
   ECHOMQ_OR_REPORT(target.id, parse_optional<echomq::JobId>(options.id));
   if (target.id && !target.id->is_job()) {
     return session.report(Exit::usage, "wrong_kind", fmt::format("not the id of a job: {}", target.id->text()));

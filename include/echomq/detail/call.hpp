@@ -62,7 +62,8 @@ class Call {
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy();
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      destroy();
   }
 
   // The wire's side.
@@ -89,7 +90,8 @@ class Call {
   /// Blocks until done or `until`; drives the connection when it is idle. False when `until` passed first.
   [[nodiscard]] bool wait(Clock::time_point until) noexcept;
   void cancel() noexcept {
-    if (source != nullptr && !settled()) source->cancel(*this);
+    if (source != nullptr && !settled())
+      source->cancel(*this);
   }
 
   // What the wire keeps of the call. Guarded by the connection that has it.
@@ -101,15 +103,15 @@ class Call {
   const char* request = nullptr;                 ///< encoded bytes, in the same allocation
   std::uint32_t request_size = 0;
   std::uint32_t slot = 0;
-  std::uint64_t stream_offset = 0;               ///< where its bytes begin in what the connection has sent
+  std::uint64_t stream_offset = 0;  ///< where its bytes begin in what the connection has sent
   Clock::time_point deadline = Clock::time_point::max();
   Clock::time_point first_written{};
-  Repeat repeat = Repeat::unsafe;                ///< whether a lost answer lets the wire send it again
-  bool resent = false;                           ///< the answer may be that of a second execution
-  bool blocking = false;                         ///< parks the connection (BLPOP): judged by its own deadline
-  bool internal = false;                         ///< the wire's own (PING, SCRIPT LOAD): not counted
-  std::uint8_t script_loads = 0;                 ///< how often NOSCRIPT was repaired for it
-  std::uint32_t replies = 1;                     ///< replies still awaited; all but the last go to `part`
+  Repeat repeat = Repeat::unsafe;  ///< whether a lost answer lets the wire send it again
+  bool resent = false;             ///< the answer may be that of a second execution
+  bool blocking = false;           ///< parks the connection (BLPOP): judged by its own deadline
+  bool internal = false;           ///< the wire's own (PING, SCRIPT LOAD): not counted
+  std::uint8_t script_loads = 0;   ///< how often NOSCRIPT was repaired for it
+  std::uint32_t replies = 1;       ///< replies still awaited; all but the last go to `part`
 
  protected:
   Call() = default;
@@ -160,7 +162,8 @@ class CallPointer {
     return *this;
   }
   ~CallPointer() {
-    if (call_ != nullptr) call_->release();
+    if (call_ != nullptr)
+      call_->release();
   }
   [[nodiscard]] C* get() const noexcept { return call_; }
   C* operator->() const noexcept { return call_; }
