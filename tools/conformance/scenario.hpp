@@ -5,12 +5,11 @@
 #include <vector>
 
 #include "conformance/values.hpp"
-#include "echomq/testing/private_server.hpp"
 
 namespace echomq::conformance {
 
-/// Runs the steps on a queue of the scenario's own; gives the first mismatch, or nothing.
-[[nodiscard]] std::string run_scenario(const testing::PrivateServer& server, const json::value& scenario);
+/// Runs the steps on the server at `url`, on a queue of the scenario's own; gives the first mismatch, or nothing.
+[[nodiscard]] std::string run_scenario(const std::string& url, const json::value& scenario);
 
 /// File names of all scenarios, sorted.
 [[nodiscard]] std::vector<std::string> scenario_files();

@@ -38,9 +38,9 @@ struct Messages {
 
 class Scenario {
  public:
-  Scenario(const testing::PrivateServer& server, const json::value& scenario)
+  Scenario(const std::string& url, const json::value& scenario)
       : scenario_(scenario),
-        clients_{connect(server.url(), {.name = "first"}), connect(server.url(), {.name = "second"})} {
+        clients_{connect(url, {.name = "first"}), connect(url, {.name = "second"})} {
     bound_["q"] = "conf." + text_of(scenario.at("name"));
   }
   Scenario(const Scenario&) = delete;
@@ -187,8 +187,8 @@ class Scenario {
 
 }  // namespace
 
-std::string run_scenario(const testing::PrivateServer& server, const json::value& scenario) {
-  return Scenario(server, scenario).run();
+std::string run_scenario(const std::string& url, const json::value& scenario) {
+  return Scenario(url, scenario).run();
 }
 
 std::vector<std::string> scenario_files() {
