@@ -170,7 +170,9 @@ class Scenario {
     const std::int64_t old = subscription_->connection_id();
     ask(clients_[0], {"CLIENT", "KILL", "ID", std::to_string(old)});
     const auto until = steady_clock::now() + within;
-    while (!subscription_->live() || subscription_->connection_id() == old) {
+    // First that the old connection is gone, then that the new one is live: the other way round the loss may lie between.
+    const auto is_new = [&](std::int64_t connection) { return connection != 0 && connection != old; };
+    while (!is_new(subscription_->connection_id()) || !subscription_->live()) {
       if (steady_clock::now() > until)
         return "the subscription did not come back";
       std::this_thread::sleep_for(milliseconds(2));
