@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/live_core.hpp"
+#include "keyspace/keys.hpp"
 #include "result/try.hpp"
 
 namespace echomq {
@@ -14,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::string_view kNodesKey = "{emq}:nodes";
+using keyspace::kNodesKey;
 
 // A lapsed node id is given to another owner only so much later, for clocks that run apart.
 constexpr std::string_view kGraceText = "10000";

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 
+#include "keyspace/keys.hpp"
 #include "resp/encode.hpp"
 #include "wire/request.hpp"
 
@@ -13,7 +14,7 @@ inline namespace v1 {
 namespace wire {
 namespace {
 
-constexpr std::string_view kVersionKey = "{emq}:version";
+using keyspace::kVersionKey;
 
 [[nodiscard]] std::string encode(std::initializer_list<std::string_view> parts) {
   const std::span<const std::string_view> all(parts.begin(), parts.size());

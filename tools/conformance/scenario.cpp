@@ -39,8 +39,7 @@ struct Messages {
 class Scenario {
  public:
   Scenario(const std::string& url, const json::value& scenario)
-      : scenario_(scenario),
-        clients_{connect(url, {.name = "first"}), connect(url, {.name = "second"})} {
+      : scenario_(scenario), clients_{connect(url, {.name = "first"}), connect(url, {.name = "second"})} {
     bound_["q"] = "conf." + text_of(scenario.at("name"));
   }
   Scenario(const Scenario&) = delete;
@@ -189,9 +188,7 @@ class Scenario {
 
 }  // namespace
 
-std::string run_scenario(const std::string& url, const json::value& scenario) {
-  return Scenario(url, scenario).run();
-}
+std::string run_scenario(const std::string& url, const json::value& scenario) { return Scenario(url, scenario).run(); }
 
 std::vector<std::string> scenario_files() {
   std::vector<std::string> files;
