@@ -210,7 +210,7 @@ int run() {
   if (files.size() < kFewest) {
     return fail(screen, fmt::format("only {} readable files below /usr; {} are needed", files.size(), kFewest));
   }
-  auto server_result = echomq::testing::PrivateServer::start({.append_only = echomq::testing::AppendOnly::everysec});
+  auto server_result = echomq::testing::PrivateServer::start({.append_only = echomq::testing::AppendOnly::always});
   if (!server_result) {
     return fail(screen, server_result.error().message());
   }
