@@ -28,14 +28,14 @@ TEST_F(WorkerRun, ServesFlatAndLaneJobsAndShowsThemToTheHandler) {
   const JobId laned = enqueue("laned", {.lane = tenant});
   Worker worker = start([&](Job& job) {
     const std::lock_guard lock(mutex);
-    seen.push_back(std::string(job.payload()) + "/" + std::to_string(job.attempt()) + "/" +
-                   std::string(job.queue().text()) + "/" + (job.lane() ? std::string(job.lane()->text()) : "none"));
+    seen.push_back(std::string(job.payload()) + " " + std::to_string(job.attempt()) + " " +
+                   std::string(job.queue().text()) + " " + (job.lane() ? std::string(job.lane()->text()) : "none"));
     EXPECT_EQ(job.id(), job.payload() == "flat" ? flat : laned);
     EXPECT_FALSE(job.stop_token().stop_requested());
     return Done();
   });
   ASSERT_TRUE(eventually([&] { return counts().completed == 2; }));
-  EXPECT_THAT(seen, UnorderedElementsAre("flat/1/work/none", "laned/1/work/" + std::string(tenant.text())));
+  EXPECT_THAT(seen, UnorderedElementsAre("flat 1 work none", "laned 1 work " + std::string(tenant.text())));
   EXPECT_EQ(state(flat), JobState::absent);
   EXPECT_TRUE(eventually([&] { return worker.stats().completed == 2; }));
   EXPECT_EQ(worker.stats().claimed, 2U);
