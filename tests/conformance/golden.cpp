@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <regex>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -98,10 +99,11 @@ class Replay {
   Replay(const testing::PrivateServer& server, const json::value& history)
       : url_(server.url()),
         history_(history),
-        subject_(connect(url_, {.name = "subject", .node_lease = NodeLease::never})),
+        subject_(connect(url_, {.name = "subject", .node_lease = mints(history)})),
         raw_(connect(url_, {.name = "raw", .node_lease = NodeLease::never})) {
     ask(raw_, {"FLUSHALL"});
     repaired_ = repaired_steps(text_of(history.at("name")));
+    known_ids_ = ids_in(json::serialize(history));
     std::set<std::string> channels;
     for (const json::value& step : history.at("steps").as_array()) {
       if (const json::value* queue = field(step, "queue"))
@@ -143,17 +145,25 @@ class Replay {
   }
 
  private:
+  /// Only a history that mints needs a node id.
+  [[nodiscard]] static NodeLease mints(const json::value& history) {
+    const bool any = json::serialize(history).find("<minted:") != std::string::npos;
+    return any ? NodeLease::at_open : NodeLease::never;
+  }
+
   void differ(const std::string& what) {
     const std::string call = text_of(history_.at("steps").at(index_).at("call"));
     differences_.push_back("step " + std::to_string(index_) + " " + call + ": " + what);
   }
 
-  void run_step(const json::value& step) {
+  void run_step(const json::value& as_written) {
     const std::uint64_t commands = subject_.stats().commands;
     Times& times = times_.emplace_back();
     times.before = server_time(raw_);
-    make(step);
+    make(json::parse(with_minted(json::serialize(as_written))));
     times.after = server_time(raw_);
+    bind_minted(as_written);
+    const json::value step = json::parse(with_minted(json::serialize(as_written)));
     const json::value* wire = field(step, "wire");
     const bool silent = wire != nullptr && wire->is_array() && wire->as_array().empty();
     if (silent && !worker_ran_ && subject_.stats().commands != commands) {
@@ -190,12 +200,60 @@ class Replay {
     } else if (call == "consumer_run") {
       outcome.result = run_consumer(subject_, text_of(step.at("queue")), args);
       worker_ran_ = true;
+    } else if (LockHand::knows(call)) {
+      outcome = lock_hand_.make_call(subject_, call, text_of(step.at("queue")), args);
     } else if (auto pure = make_pure_call(call, args)) {
       outcome.result = *std::move(pure);
     } else {
       outcome = make_call(subject_, call, text_of(step.at("queue")), args);
+      worker_ran_ = worker_ran_ || call == "batch_run";
     }
     check_result(step, outcome);
+  }
+
+  /// Ids are 14 bytes of their own alphabet, wherever they stand.
+  [[nodiscard]] static std::set<std::string> ids_in(const std::string& text) {
+    static const std::regex kId("\\b[A-Z]{3}[0-9A-Za-z]{11}\\b");
+    std::set<std::string> ids;
+    for (std::sregex_iterator at(text.begin(), text.end(), kId), end; at != end; ++at)
+      ids.insert(at->str());
+    return ids;
+  }
+
+  /// `<minted:n>` stands for the n-th id that this runtime mints: bound at the first step that names it, to the ids in
+  /// the state that the history does not have, in their order, which is mint order.
+  void bind_minted(const json::value& step) {
+    static const std::regex kMark("<minted:([0-9]+)>");
+    const std::string text = json::serialize(step);
+    std::set<std::size_t> unbound;
+    for (std::sregex_iterator at(text.begin(), text.end(), kMark), end; at != end; ++at) {
+      if (!minted_.contains(std::stoul((*at)[1])))
+        unbound.insert(std::stoul((*at)[1]));
+    }
+    if (unbound.empty())
+      return;
+    std::set<std::string> fresh = ids_in(json::serialize(dump(raw_, extensions_)));
+    for (auto id = fresh.begin(); id != fresh.end();)
+      id = known_ids_.contains(*id) ? fresh.erase(id) : std::next(id);
+    for (const std::size_t n : unbound) {
+      if (fresh.empty())
+        return differ("no id was minted for <minted:" + std::to_string(n) + ">");
+      if (const auto id = JobId::parse(*fresh.begin()); !id || id->brand() != "JOB")
+        differ("minted " + *fresh.begin());
+      if (!minted_.empty() && *fresh.begin() <= minted_.rbegin()->second)
+        differ(*fresh.begin() + " was minted after " + minted_.rbegin()->second);
+      known_ids_.insert(*fresh.begin());
+      minted_[n] = *fresh.begin();
+      fresh.erase(fresh.begin());
+    }
+  }
+  [[nodiscard]] std::string with_minted(std::string text) const {
+    for (const auto& [n, id] : minted_) {
+      const std::string mark = "<minted:" + std::to_string(n) + ">";
+      for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + id.size()))
+        text.replace(at, mark.size(), id);
+    }
+    return text;
   }
 
   /// Stores a version or deletes it, connects, and tells what is stored then.
@@ -343,6 +401,9 @@ class Replay {
   std::optional<Ears> ears_;
   std::size_t index_ = 0;
   bool worker_ran_ = false;
+  LockHand lock_hand_;
+  std::set<std::string> known_ids_;
+  std::map<std::size_t, std::string> minted_;
   std::vector<Times> times_;
   json::object expected_;
   std::vector<std::string> differences_;
@@ -385,6 +446,15 @@ std::optional<std::string> missing_verb(const json::value& history) {
       return call;
   }
   return std::nullopt;
+}
+
+std::optional<std::string> unmet_need(const testing::PrivateServer& server, const json::value& history) {
+  const json::value* needs = field(history, "needs");
+  if (needs == nullptr)
+    return std::nullopt;
+  const Client client = connect(server.url(), {.node_lease = NodeLease::never});
+  const bool met = text_of(*needs).starts_with("server without HPEXPIRE") && !has_command(client, "HPEXPIRE");
+  return met ? std::nullopt : std::optional(text_of(*needs));
 }
 
 std::vector<std::string> replay(const testing::PrivateServer& server, const json::value& history) {

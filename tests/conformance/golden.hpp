@@ -23,6 +23,9 @@ namespace echomq::conformance {
 /// The first verb of a history that this library does not have yet.
 [[nodiscard]] std::optional<std::string> missing_verb(const json::value& history);
 
+/// What a history needs of its server and this one is not.
+[[nodiscard]] std::optional<std::string> unmet_need(const testing::PrivateServer& server, const json::value& history);
+
 /// Replays a history on an emptied server; gives every difference, one line each.
 [[nodiscard]] std::vector<std::string> replay(const testing::PrivateServer& server, const json::value& history);
 

@@ -19,8 +19,7 @@ class ConformanceScenario : public ::testing::TestWithParam<std::tuple<Engine, s
 TEST_P(ConformanceScenario, Holds) {
   const auto& [engine, file] = GetParam();
   const json::value scenario = read_json(std::string(ECHOMQ_PROTOCOL_DIR) + "/conformance/" + file);
-  for (const json::value& step : scenario.at("steps").as_array()) {
-    const std::string call = text_of(step.at("call"));
+  for (const std::string& call : calls_of(scenario)) {
     if (is_missing(call))
       GTEST_SKIP() << file << " needs the verb " << call;
   }
@@ -28,6 +27,8 @@ TEST_P(ConformanceScenario, Holds) {
   testing::PrivateServer* server = server_of(engine, why);
   if (server == nullptr)
     GTEST_SKIP() << why;
+  if (const auto need = unmet_need(server->url(), scenario))
+    GTEST_SKIP() << file << " needs " << *need;
   EXPECT_EQ(run_scenario(server->url(), scenario), "") << text_of(scenario.at("about"));
 }
 

@@ -65,6 +65,9 @@ Task<int> settles(const Client& client) {
       (co_await client.queue(QueueName{"s"}).claim(ClaimOptions{.lease = 1min, .deadline = 5s})).value().value().id ==
       job.id;
   done += !(co_await client.queue(QueueName{"s"}).claim_lane({.lease = 1min})).value().has_value();
+  done += (co_await client.queue(QueueName{"s"}).claim_batch({.size = 5, .lease = 1min})).value().empty();
+  done += (co_await client.queue(QueueName{"s"}).claim_lane_weighted(ClaimOptions{.deadline = 5s})).value().empty();
+  done += (co_await client.queue(QueueName{"s"}).claim_lane_batch({.size = 5, .deadline = 5s})).value().empty();
   co_return done;
 }
 
@@ -89,6 +92,19 @@ Task<int> operations(const Client& client) {
   done += (co_await client.queue(name).publish(heap("event"), kJobA, list(1, Extra("k", "v")))).has_value();
   done += (co_await client.queue(name).reprocess(kJobA)).error().is(Errc::not_dead);
   done += (co_await client.queue(name).remove(kJobC, DedupId{"dedup"})).error().is(Errc::job_gone);
+  done += (co_await client.queue(name).weigh_lane(kLaneY, 2)).has_value();
+  done += (co_await client.queue(name).reap_lane(kLaneY, 5)).value() == 0;
+  done += (co_await client.queue(name).register_repeat(heap("r"), {.every = 1h, .payload = heap("p")})).value() ==
+          Registered::registered;
+  done += (co_await client.queue(name).due_repeats(5)).value().at(0).payload == heap("p");
+  done += (co_await client.queue(name).fire_repeats(5)).value() == 1;
+  done += (co_await client.queue(name).pump_sweep(5)).value().fired == 0;
+  done += (co_await client.queue(name).advance_repeat(heap("r"), 2h)).value() == RepeatFound::found;
+  done += (co_await client.queue(name).repeat_count()).value() == 1;
+  done += (co_await client.queue(name).cancel_repeat(heap("r"))).value() == RepeatFound::found;
+  done += (co_await client.queue(name).drain_lane(kLaneY)).value() == 1;
+  done += (co_await client.queue(name).drain(DrainOptions{.include_schedule = true})).value() == 2;
+  done += (co_await client.queue(name).obliterate({.force = true, .budget = 5})).error().is(Errc::not_paused);
   co_return done;
 }
 
@@ -118,8 +134,8 @@ Task<int> reads(const Client& client) {
 
 TEST_F(QueueServerTest, EveryVerbCanBeAwaitedInOneExpression) {
   EXPECT_EQ(admissions(client()).get(), 8);
-  EXPECT_EQ(settles(client()).get(), 10);
-  EXPECT_EQ(operations(client()).get(), 16);
+  EXPECT_EQ(settles(client()).get(), 13);
+  EXPECT_EQ(operations(client()).get(), 28);
   EXPECT_EQ(reads(client()).get(), 15);
 }
 

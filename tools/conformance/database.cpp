@@ -95,6 +95,11 @@ Value ask(const Client& client, const std::vector<std::string>& command) {
   return *std::move(reply);
 }
 
+bool has_command(const Client& client, const std::string& name) {
+  const Value known = ask(client, {"COMMAND", "INFO", name});
+  return known.size() == 1 && !known[0].is_null() && known[0].size() > 0;
+}
+
 std::int64_t server_time(const Client& client) {
   const Value time = ask(client, {"TIME"});
   return time[0].as_integer().value() * 1000 + time[1].as_integer().value() / 1000;

@@ -33,6 +33,9 @@ class Extensions {
 /// A client of that server; throws when it cannot connect.
 [[nodiscard]] Client connect(const std::string& url, ClientOptions options);
 
+/// Whether the server knows that command.
+[[nodiscard]] bool has_command(const Client& client, const std::string& name);
+
 /// A command's reply; throws on an error.
 Value ask(const Client& client, const std::vector<std::string>& command);
 

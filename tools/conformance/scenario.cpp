@@ -51,18 +51,48 @@ class Scenario {
   }
 
   [[nodiscard]] std::string run() {
+    return run_steps(scenario_.at("steps").as_array());
+  }
+
+ private:
+  [[nodiscard]] std::string run_steps(const json::array& steps) {
     std::size_t index = 0;
-    for (const json::value& step : scenario_.at("steps").as_array()) {
-      const json::value bound = with_names(step);
-      if (std::string mismatch = run_step(bound.as_object()); !mismatch.empty()) {
-        return "step " + std::to_string(index) + " " + json::serialize(bound) + ": " + mismatch;
+    for (const json::value& step : steps) {
+      const bool block = step.as_object().contains("steps");
+      // What is within a block is bound step by step.
+      const json::value bound = block ? step : with_names(step);
+      if (std::string mismatch = block ? run_block(step.as_object()) : run_step(bound.as_object()); !mismatch.empty()) {
+        return "step " + std::to_string(index) + (block ? ", " : " " + json::serialize(bound) + ": ") + mismatch;
       }
       ++index;
     }
     return {};
   }
 
- private:
+  /// `repeat`: the steps so many times. `each`: the steps for every element of a captured list.
+  [[nodiscard]] std::string run_block(const json::object& block) {
+    const json::array& steps = block.at("steps").as_array();
+    const json::object& args = block.at("args").as_object();
+    std::string mismatch;
+    if (text_of(block.at("call")) == "repeat") {
+      const std::int64_t times = integer_of(args.at("times"));
+      for (std::int64_t i = 0; i < times && mismatch.empty(); ++i)
+        mismatch = run_steps(steps);
+      return mismatch;
+    }
+    const json::value list = lists_.at(text_of(args.at("of")));
+    if (!list.is_object())
+      return {};  // "empty"
+    for (const json::value& element : list.at("ok").as_array()) {
+      std::size_t place = 0;
+      for (const json::value& name : args.at("as").as_array())
+        bound_[text_of(name)] = text_of(element.at(place++));
+      if (mismatch = run_steps(steps); !mismatch.empty())
+        return mismatch;
+    }
+    return {};
+  }
+
   /// The value with every `${name}` replaced, also in the names of fields.
   [[nodiscard]] std::string with_names(std::string text) const {
     for (const auto& [name, value] : bound_) {
@@ -131,8 +161,12 @@ class Scenario {
       if (expected != nullptr && !matches(*expected, result))
         return "got " + json::serialize(result);
     }
-    if (const json::value* capture = step.if_contains("capture"))
-      bound_[text_of(*capture)] = text_of(result);
+    if (const json::value* capture = step.if_contains("capture")) {
+      if (result.is_string() || result.is_number()) {
+        bound_[text_of(*capture)] = text_of(result);
+      }
+      lists_[text_of(*capture)] = result;
+    }
     return {};
   }
 
@@ -184,11 +218,36 @@ class Scenario {
   std::array<Client, 2> clients_;
   std::optional<Subscription> subscription_;
   std::map<std::string, std::string> bound_;
+  std::map<std::string, json::value> lists_;  // captured results
 };
 
 }  // namespace
 
 std::string run_scenario(const std::string& url, const json::value& scenario) { return Scenario(url, scenario).run(); }
+
+std::optional<std::string> unmet_need(const std::string& url, const json::value& scenario) {
+  const json::value* needs = scenario.as_object().if_contains("needs");
+  if (needs == nullptr)
+    return std::nullopt;
+  for (const json::value& need : needs->as_array()) {
+    // The other needs are this driver's own, and met.
+    if (text_of(need) == "hash_field_ttl" && !has_command(connect(url, {.name = "needs"}), "HPEXPIRE"))
+      return text_of(need);
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> calls_of(const json::value& scenario) {
+  std::vector<std::string> calls;
+  for (const json::value& step : scenario.at("steps").as_array()) {
+    calls.push_back(text_of(step.at("call")));
+    if (step.as_object().contains("steps")) {
+      for (std::string& call : calls_of(step))
+        calls.push_back(std::move(call));
+    }
+  }
+  return calls;
+}
 
 std::vector<std::string> scenario_files() {
   std::vector<std::string> files;

@@ -1,5 +1,6 @@
 // The calls of the vocabulary that need no server: ids, keys, slots, backoff.
 #include "conformance/verbs.hpp"
+#include "echomq/batch.hpp"
 #include "echomq/id.hpp"
 #include "echomq/worker.hpp"
 #include "keyspace/keys.hpp"
@@ -29,6 +30,51 @@ namespace {
   if (attempts < 1)
     return json::object{{"raises", "an attempt is counted from 1: the type's contract"}};
   return policy(static_cast<std::uint64_t>(attempts)).count();
+}
+
+[[nodiscard]] json::value batch_decide(const json::object& args) {
+  const BatchShape shape{.min_size = static_cast<std::uint32_t>(integer_of(args.at("min_size"))),
+                         .timeout = Milliseconds(integer_of(args.at("timeout")))};
+  if (const auto checked = shape.check(); !checked)
+    return raises(checked.error());
+  const auto size = shape.decide(static_cast<std::uint64_t>(integer_of(args.at("depth"))),
+                                 Milliseconds(integer_of(args.at("elapsed_ms"))));
+  return size ? json::value(json::object{{"flush", *size}}) : json::value("wait");
+}
+
+/// Members as `[id, verdict or null, answer of its settle]`.
+[[nodiscard]] json::value batch_partition(const json::object& args) {
+  std::vector<BatchMember> members;
+  for (const json::value& one : args.at("members").as_array()) {
+    const auto id = JobId::parse(text_of(one.at(0)));
+    if (!id)
+      return raises(id.error());
+    BatchMember& member = members.emplace_back(BatchMember{.id = *id, .verdict = std::nullopt});
+    if (!one.at(1).is_null()) {
+      const std::string verdict = text_of(one.at(1));
+      member.verdict = verdict == "ok"      ? echomq::Outcome::Kind::done
+                       : verdict == "delay" ? echomq::Outcome::Kind::delay
+                                            : echomq::Outcome::Kind::retry;
+    }
+    const json::value& answer = one.at(2);
+    if (answer == json::value("ok"))
+      member.settled = BatchSettled::accepted;
+    if (answer == ok("dead"))
+      member.settled = BatchSettled::dead;
+    if (answer == ok("scheduled"))
+      member.settled = BatchSettled::scheduled;
+  }
+  const BatchReport report = partition_batch(members);
+  const auto list = [](const std::vector<JobId>& ids) {
+    json::array out;
+    for (const JobId& id : ids)
+      out.push_back(json::string(id.text()));
+    return out;
+  };
+  return json::object{{"completed", list(report.completed)},
+                      {"delayed", list(report.delayed)},
+                      {"dead", list(report.dead)},
+                      {"retried", list(report.retried)}};
 }
 
 }  // namespace
@@ -85,6 +131,10 @@ std::optional<json::value> make_pure_call(std::string_view call, const json::obj
       return static_cast<std::int64_t>(key.size());
     return json::string(key);
   }
+  if (call == "batch_decide")
+    return batch_decide(args);
+  if (call == "batch_partition")
+    return batch_partition(args);
   if (call == "backoff_fixed") {
     return backoff(Backoff::fixed(milliseconds("ms")), integer_of(args.at("attempts")));
   }
