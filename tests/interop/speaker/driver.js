@@ -1,0 +1,135 @@
+// Runs conformance scenarios: mints, captures, waits, raw commands, a second connection that takes messages.
+import {setTimeout as sleep} from 'node:timers/promises';
+import {isObject, toBytes, toJson} from './bytes.js';
+import {matches} from './compare.js';
+import {Runtime} from './runtime.js';
+import {Missing} from './scripts.js';
+import {call} from './verbs.js';
+
+/** What a scenario may need and this driver has. */
+const NEEDS = ['subscriber', 'second_client'];
+
+/** Thrown when a scenario cannot be run here. */
+export class Skipped extends Error {}
+
+/** Thrown at the first step that does not give what is expected. */
+export class Mismatch extends Error {}
+
+/** Runs one scenario and removes its keys. Throws `Mismatch` or `Skipped`. */
+export async function runScenario(url, protocol, scenario, base) {
+  for (const need of scenario.needs ?? []) {
+    if (!NEEDS.includes(need)) throw new Skipped(`needs ${need}`);
+  }
+  const run = new Run(url, protocol, scenario, base);
+  try {
+    await run.begin();
+    await run.steps();
+  } finally {
+    await run.end();
+  }
+}
+
+class Run {
+  constructor(url, protocol, scenario, base) {
+    this.url = url;
+    this.protocol = protocol;
+    this.scenario = scenario;
+    this.bound = {q: `${base}.${scenario.name}`};
+    this.clients = [];
+  }
+
+  async begin() {
+    for (let i = 0; i < 2; ++i) this.clients.push(await Runtime.open(this.url, this.protocol));
+    await this.removeKeys();
+  }
+
+  async end() {
+    this.subscriber?.close();
+    if (this.clients.length === 2) await this.removeKeys();
+    for (const client of this.clients) await client.close();
+  }
+
+  /** Keys of the scenario's queue, and of queues whose names continue it after a dot. */
+  async removeKeys() {
+    for (const pattern of [`emq:{${this.bound.q}}:*`, `emq:{${this.bound.q}.*`]) {
+      let cursor = '0';
+      do {
+        const [next, keys] = await this.clients[0].send('SCAN', cursor, 'MATCH', pattern, 'COUNT', 1000);
+        for (const key of keys) await this.clients[0].send('DEL', key);
+        cursor = next.toString();
+      } while (cursor !== '0');
+    }
+  }
+
+  /** The value with every `${name}` replaced, also in the names of fields. */
+  withNames(value) {
+    if (typeof value === 'string') {
+      return value.replace(/\$\{([^}]+)\}/g, (mark, name) => this.bound[name] ?? mark);
+    }
+    if (Array.isArray(value)) return value.map((item) => this.withNames(item));
+    if (!isObject(value)) return value;
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [this.withNames(key), this.withNames(item)]));
+  }
+
+  async steps() {
+    for (const [index, unbound] of this.scenario.steps.entries()) {
+      const step = this.withNames(unbound);
+      const where = `step ${index} ${JSON.stringify(step)}`;
+      try {
+        await this.step(step);
+      } catch (error) {
+        if (error instanceof Missing) throw new Skipped(error.message);
+        throw new Mismatch(`${where}: ${error.message}`, {cause: error});
+      }
+    }
+  }
+
+  async step(step) {
+    const host = this[`do_${step.call}`];
+    const client = this.clients[step.client ?? 0];
+    const result = host
+      ? await host.call(this, step.args, client)
+      : await call(client, step.call, step.queue === undefined ? step.args : {...step.args, queue: step.queue});
+    for (const name of ['result', 'reply']) {
+      if (name in step && !matches(step[name], result)) throw new Error(`got ${JSON.stringify(result)}`);
+    }
+    if ('capture' in step) this.bound[step.capture] = toBytes(result).toString('latin1');
+  }
+
+  async do_mint({namespace, as}) {
+    // Always by the same client, so that the ids of a scenario rise.
+    this.bound[as] = await this.clients[0].mint(namespace);
+  }
+
+  async do_wait({ms}) {
+    const until = Date.now() + ms;
+    while (Date.now() < until) await sleep(until - Date.now()); // a timer may be early by a part of a millisecond
+  }
+
+  async do_raw({command}, client) {
+    return toJson(await client.send(...command));
+  }
+
+  async do_subscribe({channel}) {
+    this.subscriber ??= await this.clients[1].subscriber();
+    await this.subscriber.subscribe(channel);
+  }
+
+  async do_message(args) {
+    const message = await this.subscriber.next(args.within_ms);
+    if (message === null) throw new Error('no message came');
+    const got = message.toString();
+    if ('text' in args && !toBytes(args.text).equals(message)) throw new Error(`the message is ${got}`);
+    if ('json' in args && !matches(args.json, JSON.parse(got))) throw new Error(`the message is ${got}`);
+  }
+
+  async do_reconnect({within_ms}) {
+    const old = this.subscriber.id;
+    const until = Date.now() + within_ms;
+    await this.clients[0].send('CLIENT', 'KILL', 'ID', old);
+    while (!this.subscriber.live || this.subscriber.id === old) {
+      if (Date.now() > until) throw new Error('the subscription did not come back');
+      await sleep(2);
+    }
+  }
+}

@@ -1,0 +1,47 @@
+// A client of the runtime: connection, scripts, ids. What the verbs work with.
+import {randomUUID} from 'node:crypto';
+import {Connection, Subscriber} from './connection.js';
+import {Minter} from './ids.js';
+import {Scripts} from './scripts.js';
+
+const NODE_LEASE_MS = 3600 * 1000; // longer than any run of this program, so nothing is renewed
+
+export class Runtime {
+  static async open(url, protocol, {owner = `speaker-${randomUUID()}`} = {}) {
+    const runtime = new Runtime();
+    runtime.url = url;
+    runtime.protocol = protocol;
+    runtime.owner = owner;
+    runtime.version = protocol.registry.wire_version;
+    runtime.connection = await Connection.open(url, runtime.version);
+    runtime.scripts = new Scripts(protocol, runtime.connection);
+    runtime.keys = runtime.scripts.keys;
+    return runtime;
+  }
+
+  send(...command) {
+    return this.connection.send(...command);
+  }
+
+  run(script, values, moreKeys) {
+    return this.scripts.run(script, values, moreKeys);
+  }
+
+  /** A fresh id. The first one leases a node id, so that no other runtime mints the same. */
+  async mint(namespace) {
+    this.minter ??= this.run('node_lease', {owner: this.owner, lease_ms: NODE_LEASE_MS, grace_ms: 1000}).then(
+      ([node]) => new Minter(node),
+    );
+    return (await this.minter).mint(namespace);
+  }
+
+  subscriber() {
+    return Subscriber.open(this.url, this.version);
+  }
+
+  async close() {
+    const minter = await this.minter;
+    if (minter) await this.run('node_release', {owner: this.owner, node: minter.node});
+    this.connection.close();
+  }
+}

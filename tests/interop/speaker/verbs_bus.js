@@ -1,0 +1,59 @@
+// The bus: streams of records. No scripts: every verb is one plain command on `emq:{q}:stream:<name>`.
+import {fromBytes} from './bytes.js';
+import {entryId, parse} from './ids.js';
+import {Raised} from './shapes.js';
+
+const NOT_ABOVE_TOP = 'ERR The ID specified in XADD is equal or smaller than the target stream top item';
+const keyOf = (runtime, args) => runtime.keys.name('stream', {...args, name: args.stream});
+
+async function append(runtime, args, id) {
+  const fields = args.fields.flat();
+  try {
+    await runtime.send('XADD', keyOf(runtime, args), entryId(id), 'id', id, ...fields);
+  } catch (error) {
+    if (error.message === NOT_ABOVE_TOP) return {error: 'nonmonotonic'};
+    throw error;
+  }
+  return {ok: id};
+}
+
+/** [EVT id, fields]: of a repeated field the first one counts, so nothing shadows the record's id. */
+function record([, list]) {
+  const fields = new Map();
+  for (let i = 0; i + 1 < list.length; i += 2) {
+    const name = list[i].toString();
+    if (!fields.has(name)) fields.set(name, fromBytes(list[i + 1]));
+  }
+  const id = fields.get('id') ?? null;
+  fields.delete('id');
+  return [id, Object.fromEntries(fields)];
+}
+
+async function read(runtime, args, from, to) {
+  const count = args.count === undefined ? [] : ['COUNT', args.count];
+  const entries = await runtime.send('XRANGE', keyOf(runtime, args), from, to, ...count);
+  return {ok: entries.map(record)};
+}
+
+const floor = (unixMs) => `${unixMs}-0`;
+const ceiling = (unixMs) => `${unixMs}-${2 ** 22 - 1}`;
+
+export const busVerbs = {
+  async stream_append(runtime, args) {
+    return append(runtime, args, await runtime.mint('EVT'));
+  },
+  async stream_append_id(runtime, args) {
+    try {
+      if (parse(args.id).namespace !== 'EVT') throw new Error('a stream admits one brand: EVT');
+    } catch (error) {
+      throw new Raised(error.message);
+    }
+    return append(runtime, args, args.id);
+  },
+  stream_read: (runtime, args) => read(runtime, args, args.from ?? '-', args.to ?? '+'),
+  stream_read_since: (runtime, args) => read(runtime, args, floor(args.t0_ms), '+'),
+  async stream_read_window(runtime, args) {
+    if (args.t1_ms < args.t0_ms) throw new Raised('the window ends before it begins');
+    return read(runtime, args, floor(args.t0_ms), ceiling(args.t1_ms));
+  },
+};
