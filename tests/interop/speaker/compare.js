@@ -3,6 +3,7 @@ import {isHex, isObject, toBytes} from './bytes.js';
 
 const MATCHERS = {
   any: () => true,
+  not: (unwanted, actual) => !matches(unwanted, actual),
   gt: (bound, actual) => numberOf(actual) !== null && numberOf(actual) > bound,
   set: (wanted, actual) => Array.isArray(actual) && actual.length === wanted.length && hasAll(wanted, actual),
   map: (wanted, actual) => hasFields(wanted, actual, true),

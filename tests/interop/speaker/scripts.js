@@ -28,6 +28,12 @@ export class Scripts {
     return this.evaluate(name, keys, this.arguments(entry, values));
   }
 
+  /** Runs a script with KEYS and ARGV put together by the caller: those whose lists the registry does not describe. */
+  async runAs(name, keys, argv) {
+    if (!this.protocol.scripts.has(name)) throw new Missing(`script ${name}`);
+    return this.evaluate(name, keys, argv);
+  }
+
   arguments(entry, values) {
     const queue = {base: () => this.keys.name('base', values), row_prefix: () => this.keys.name('base', values) + 'job:'};
     const single = entry.argv.filter((argument) => !argument.repeated);

@@ -28,3 +28,12 @@ export const claimedJob = ([id, payload, token, group]) => {
 };
 
 export const claimed = (reply) => (reply.length === 0 ? 'empty' : {ok: claimedJob(reply)});
+
+/** Runs a bounded script again and again until it did less than it might have; gives the sum. */
+export async function untilFewer(run, limit = 1000) {
+  for (let sum = 0; ; ) {
+    const count = await run(limit);
+    sum += count;
+    if (count < limit) return sum;
+  }
+}

@@ -1,6 +1,6 @@
 // Operation and reads of a queue.
 import {fromBytes, toJson} from './bytes.js';
-import {idOf} from './shapes.js';
+import {idOf, positive, untilFewer} from './shapes.js';
 
 const SETS = ['pending', 'active', 'schedule', 'dead'];
 const METRICS = ['completed', 'failed'];
@@ -94,10 +94,31 @@ export const adminVerbs = {
 
   async drain(runtime, args) {
     const more = args.include_schedule ? [runtime.keys.name('schedule', args)] : [];
-    return {ok: await runtime.run('drain', args, more)};
+    return {ok: await untilFewer((limit) => runtime.run('drain', {...args, limit}, more))};
   },
   async obliterate(runtime, args) {
     const values = {...args, force: args.force ? 'force' : '', budget: args.budget ?? 1000};
     return (await runtime.run('obliterate', values)) === 0 ? 'ok' : 'more';
+  },
+
+  // Repeats: the clock is the server's, so a period begins where the script runs.
+  async repeat_register(runtime, args) {
+    positive(args.every_ms, 'every_ms');
+    const reply = await runtime.run('repeat_register', {...args, first: args.first_in_ms ?? 0, mode: 'in'});
+    return {ok: reply === 1 ? 'registered' : 'exists'};
+  },
+  async repeat_cancel(runtime, args) {
+    return {ok: (await runtime.run('repeat_cancel', args)) === 1 ? 'cancelled' : 'absent'};
+  },
+  async repeat_due(runtime, args) {
+    const due = await runtime.run('repeat_due', args);
+    return {ok: due.map(([name, every, template]) => [name, every, template].map(toJson))};
+  },
+  async repeat_advance(runtime, args) {
+    const reply = await runtime.run('repeat_advance', {...args, next: args.every_ms, mode: 'in'});
+    return {ok: reply === 1 ? 'advanced' : 'absent'};
+  },
+  async repeat_count(runtime, args) {
+    return {ok: await runtime.send('ZCARD', runtime.keys.name('repeat', args))};
   },
 };

@@ -1,5 +1,5 @@
 // Lanes: admission, claims in turns, pauses, ceilings, weights, moves.
-import {admitted, claimed, claimedJob, idOf, positive} from './shapes.js';
+import {admitted, claimed, claimedJob, idOf, positive, untilFewer} from './shapes.js';
 
 const turn = (reply) => (reply.length === 0 ? 'empty' : {ok: reply.map(claimedJob)});
 const lane = (args) => ({...args, group: idOf(args, 'group')});
@@ -43,7 +43,7 @@ export const laneVerbs = {
     return {ok: reply === 1 ? 'reassigned' : 'noop'};
   },
   async lane_drain(runtime, args) {
-    return {ok: await runtime.run('gdrain', lane(args))};
+    return {ok: await untilFewer((limit) => runtime.run('gdrain', {...lane(args), limit}))};
   },
   async lane_reap(runtime, args) {
     return {ok: await runtime.run('greap_group', {limit: 100, ...lane(args)})};
