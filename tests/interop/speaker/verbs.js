@@ -59,7 +59,7 @@ const queueVerbs = {
   },
 
   async promote(runtime, args) {
-    return {ok: await runtime.run('promote', args)};
+    return {ok: await runtime.run('promote', {limit: 100, ...args})};
   },
   async reap(runtime, args) {
     return {ok: await runtime.run('reap', args)};
