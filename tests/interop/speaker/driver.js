@@ -6,8 +6,12 @@ import {Runtime} from './runtime.js';
 import {Missing} from './scripts.js';
 import {call} from './verbs.js';
 
-/** What a scenario may need and this driver has. */
-const NEEDS = ['subscriber', 'second_client'];
+/** What a scenario may need: whether this driver, on this server, has it. */
+const NEEDS = {
+  subscriber: () => true,
+  second_client: () => true,
+  hash_field_ttl: async (client) => (await client.send('COMMAND', 'INFO', 'HPEXPIRE'))[0] !== null,
+};
 
 /** Thrown when a scenario cannot be run here. */
 export class Skipped extends Error {}
@@ -17,13 +21,10 @@ export class Mismatch extends Error {}
 
 /** Runs one scenario and removes its keys. Throws `Mismatch` or `Skipped`. */
 export async function runScenario(url, protocol, scenario, base) {
-  for (const need of scenario.needs ?? []) {
-    if (!NEEDS.includes(need)) throw new Skipped(`needs ${need}`);
-  }
   const run = new Run(url, protocol, scenario, base);
   try {
     await run.begin();
-    await run.steps();
+    await run.steps(scenario.steps);
   } finally {
     await run.end();
   }
@@ -35,11 +36,15 @@ class Run {
     this.protocol = protocol;
     this.scenario = scenario;
     this.bound = {q: `${base}.${scenario.name}`};
+    this.captured = {};
     this.clients = [];
   }
 
   async begin() {
     for (let i = 0; i < 2; ++i) this.clients.push(await Runtime.open(this.url, this.protocol));
+    for (const need of this.scenario.needs ?? []) {
+      if (!(await NEEDS[need]?.(this.clients[0]))) throw new Skipped(`needs ${need}`);
+    }
     await this.removeKeys();
   }
 
@@ -71,17 +76,40 @@ class Run {
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [this.withNames(key), this.withNames(item)]));
   }
 
-  async steps() {
-    for (const [index, unbound] of this.scenario.steps.entries()) {
-      const step = this.withNames(unbound);
-      const where = `step ${index} ${JSON.stringify(step)}`;
+  async steps(steps) {
+    for (const [index, unbound] of steps.entries()) {
+      // The steps of a block are made later, with the names of then.
+      const {steps: block, ...head} = unbound;
+      const step = this.withNames(head);
+      if (block !== undefined) {
+        await this.block(step, block);
+        continue;
+      }
       try {
         await this.step(step);
       } catch (error) {
         if (error instanceof Missing) throw new Skipped(error.message);
-        throw new Mismatch(`${where}: ${error.message}`, {cause: error});
+        throw new Mismatch(`step ${index} ${JSON.stringify(step)}: ${error.message}`, {cause: error});
       }
     }
+  }
+
+  async block({call: kind, args}, steps) {
+    if (kind === 'repeat') {
+      for (let i = 0; i < args.times; ++i) await this.steps(steps);
+    } else if (kind === 'each') {
+      for (const fields of this.captured[args.of]?.ok ?? []) {
+        args.as.forEach((name, i) => this.bind(name, fields[i]));
+        await this.steps(steps);
+      }
+    } else {
+      throw new Skipped(`there is no block ${kind} here`);
+    }
+  }
+
+  /** From now on `${name}` is that value's text. */
+  bind(name, value) {
+    this.bound[name] = toBytes(value).toString();
   }
 
   async step(step) {
@@ -93,7 +121,10 @@ class Run {
     for (const name of ['result', 'reply']) {
       if (name in step && !matches(step[name], result)) throw new Error(`got ${JSON.stringify(result)}`);
     }
-    if ('capture' in step) this.bound[step.capture] = toBytes(result).toString('latin1');
+    if ('capture' in step) {
+      this.captured[step.capture] = result;
+      this.bind(step.capture, result);
+    }
   }
 
   async do_mint({namespace, as}) {

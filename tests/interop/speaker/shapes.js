@@ -5,7 +5,9 @@ import {checkId} from './keys.js';
 /** An argument that the host refuses itself: nothing is sent. */
 export class Raised extends Error {}
 
-export function positive(value, name) {
+/** A number, or its decimal text, which is what a captured one comes as. */
+export function positive(given, name) {
+  const value = typeof given === 'string' && /^[0-9]+$/.test(given) ? Number(given) : given;
   if (!Number.isSafeInteger(value) || value < 1) throw new Raised(`${name} must be a positive integer`);
   return value;
 }

@@ -3,6 +3,7 @@ import {toJson} from './bytes.js';
 import {Missing} from './scripts.js';
 import {Raised, admitted, claimed, claimedJob, idOf, positive} from './shapes.js';
 import {adminVerbs} from './verbs_admin.js';
+import {batchVerbs} from './verbs_batches.js';
 import {busVerbs} from './verbs_bus.js';
 import {cacheVerbs} from './verbs_cache.js';
 import {flowVerbs} from './verbs_flows.js';
@@ -86,7 +87,7 @@ const queueVerbs = {
   },
 };
 
-const tables = [queueVerbs, laneVerbs, flowVerbs, adminVerbs, busVerbs, cacheVerbs, pureVerbs];
+const tables = [queueVerbs, laneVerbs, batchVerbs, flowVerbs, adminVerbs, busVerbs, cacheVerbs, pureVerbs];
 export const verbs = new Map(tables.flatMap(Object.entries));
 
 const WORDS = [

@@ -1,6 +1,7 @@
 // Operation and reads of a queue.
 import {fromBytes, toJson} from './bytes.js';
 import {idOf, positive, untilFewer} from './shapes.js';
+import {flowVerbs} from './verbs_flows.js';
 
 const SETS = ['pending', 'active', 'schedule', 'dead'];
 const METRICS = ['completed', 'failed'];
@@ -117,6 +118,18 @@ export const adminVerbs = {
   async repeat_advance(runtime, args) {
     const reply = await runtime.run('repeat_advance', {...args, next: args.every_ms, mode: 'in'});
     return {ok: reply === 1 ? 'advanced' : 'absent'};
+  },
+  /** One tick of a pump: what is due is promoted, repeats are fired, records are brought to their parents. */
+  async pump_sweep(runtime, args) {
+    const promoted = await runtime.run('promote', {...args, limit: 100});
+    const due = await runtime.run('repeat_due', {...args, limit: 100});
+    const id = await Promise.all(due.map(() => runtime.mint('JOB')));
+    const fired =
+      due.length === 0
+        ? []
+        : await runtime.run('repeat_fire', {...args, id, name: due.map(([name]) => name), seen_run: due.map((one) => one[3])});
+    const {ok: delivered} = await flowVerbs.deliver(runtime, args);
+    return {ok: {promoted, fired: fired.filter((verdict) => verdict === 1).length, delivered}};
   },
   async repeat_count(runtime, args) {
     return {ok: await runtime.send('ZCARD', runtime.keys.name('repeat', args))};

@@ -1,10 +1,11 @@
 // The bus: streams of records. No scripts: every verb is one plain command on `emq:{q}:stream:<name>`.
 import {fromBytes} from './bytes.js';
 import {entryId, parse} from './ids.js';
-import {Raised} from './shapes.js';
+import {Raised, idOf} from './shapes.js';
 
 const NOT_ABOVE_TOP = 'ERR The ID specified in XADD is equal or smaller than the target stream top item';
 const keyOf = (runtime, args) => runtime.keys.name('stream', {...args, name: args.stream});
+const archiveOf = (runtime, args) => runtime.keys.name('stream:archived', {...args, name: args.stream});
 
 async function append(runtime, args, id) {
   const fields = args.fields.flat();
@@ -55,5 +56,25 @@ export const busVerbs = {
   async stream_read_window(runtime, args) {
     if (args.t1_ms < args.t0_ms) throw new Raised('the window ends before it begins');
     return read(runtime, args, floor(args.t0_ms), ceiling(args.t1_ms));
+  },
+
+  // Trimming answers how many entries went.
+  async stream_trim_maxlen(runtime, args) {
+    return {ok: await runtime.send('XTRIM', keyOf(runtime, args), 'MAXLEN', args.approx ? '~' : '=', args.count)};
+  },
+  async stream_trim_minid(runtime, args) {
+    return {ok: await runtime.send('XTRIM', keyOf(runtime, args), 'MINID', args.approx ? '~' : '=', floor(args.at_ms))};
+  },
+
+  // The watermark of the archive: the id of the last record that it holds.
+  async put_archived(runtime, args) {
+    return {ok: (await runtime.send('SET', archiveOf(runtime, args), idOf(args))).toString()};
+  },
+  async get_archived(runtime, args) {
+    const id = await runtime.send('GET', archiveOf(runtime, args));
+    return id === null ? 'empty' : {ok: id.toString()};
+  },
+  async clear_archived(runtime, args) {
+    return {ok: await runtime.send('DEL', archiveOf(runtime, args))};
   },
 };
