@@ -13,7 +13,10 @@ function cut(bytes) {
   return at < 0 ? null : [bytes.subarray(0, at).toString(), bytes.subarray(at + 1)];
 }
 
-/** An outbox record, or null when it is malformed. Only the last field may hold NUL bytes. */
+/**
+ * An outbox record, or null when it is malformed: wrong fields, a name or an id that cannot be. Only the last field may
+ * hold NUL bytes.
+ */
 export function parseRecord(bytes) {
   const fields = [];
   const take = (count) => {
@@ -26,14 +29,17 @@ export function parseRecord(bytes) {
     return true;
   };
   if (!take(1)) return null;
-  if (fields[0] !== '') {
-    if (!take(2)) return null;
-    const [queue, parent, child] = fields;
-    return {kind: 'complete', queue, parent, child, last: bytes};
+  const failure = fields[0] === '';
+  if (!take(failure ? 5 : 2) || (failure && fields[1] !== 'fail')) return null;
+  const [queue, parent, child, policy] = failure ? fields.slice(2) : fields;
+  try {
+    checkQueue(queue);
+    checkId(parent);
+  } catch {
+    return null;
   }
-  if (!take(5) || fields[1] !== 'fail') return null;
-  const [, , queue, parent, child, policy] = fields;
-  return {kind: 'fail', queue, parent, child, policy, last: bytes};
+  const record = {kind: failure ? 'fail' : 'complete', queue, parent, child};
+  return failure ? {...record, policy, last: bytes} : {...record, last: bytes};
 }
 
 /** The bytes of a record as `parseRecord` gives it. */
@@ -132,12 +138,6 @@ async function add(runtime, queue, {parent, children}) {
 
 /** Brings a record to its parent's queue. False when it cannot be brought. */
 async function bring(runtime, {kind, queue, parent, child, policy, last}) {
-  try {
-    checkQueue(queue);
-    checkId(parent);
-  } catch {
-    return false;
-  }
   const key = (type) => runtime.keys.name(type, {queue, id: parent});
   const base = runtime.keys.name('base', {queue});
   const reply =
