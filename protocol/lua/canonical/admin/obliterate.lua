@@ -113,20 +113,20 @@ local function sample(key)
 end
 for _, key in ipairs({'ring', 'paused', 'gactive', 'glimit', 'gweight'}) do
   local some, size = sample(key)
-  for _, g in ipairs(some) do
+  for i, g in ipairs(some) do
     local lane = p .. 'g:' .. g .. ':pending'
     ids = redis.call('ZRANGE', lane, 0, left - 1)
     for _, id in ipairs(ids) do forget(id) end
     bites('ZREM', lane, ids)
     left = left - #ids
-    if left <= 0 then return 1 end
-  end
-  if size > #some then   -- too many for one call: these are done with
-    if key == 'ring' then
-      redis.call('LTRIM', p .. key, #some, -1)
-    else
-      bites(key == 'paused' and 'SREM' or 'HDEL', p .. key, some)
+    if left <= 0 then
+      if key == 'ring' then redis.call('LTRIM', p .. key, redis.call('EXISTS', lane) == 1 and i - 1 or i, -1) end
+      return 1
     end
+  end
+  if key == 'ring' then redis.call('LTRIM', p .. key, #some, -1) end   -- their lanes are empty
+  if size > #some then   -- too many for one call: these are done with
+    if key ~= 'ring' then bites(key == 'paused' and 'SREM' or 'HDEL', p .. key, some) end
     return 1
   end
 end
