@@ -100,6 +100,16 @@ bool has_command(const Client& client, const std::string& name) {
   return known.size() == 1 && !known[0].is_null() && known[0].size() > 0;
 }
 
+void remove_keys(const Client& client, const std::string& pattern) {
+  std::string cursor = "0";
+  do {
+    const Value page = ask(client, {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    cursor = page[0].as_text().value();
+    for (const Value& key : page[1].items())
+      ask(client, {"DEL", std::string(key.as_text().value())});
+  } while (cursor != "0");
+}
+
 std::int64_t server_time(const Client& client) {
   const Value time = ask(client, {"TIME"});
   return time[0].as_integer().value() * 1000 + time[1].as_integer().value() / 1000;

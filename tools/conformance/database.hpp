@@ -39,4 +39,7 @@ class Extensions {
 /// A command's reply; throws on an error.
 Value ask(const Client& client, const std::vector<std::string>& command);
 
+/// Deletes the keys that fit the glob pattern, found by SCAN: a server with many others goes on serving them.
+void remove_keys(const Client& client, const std::string& pattern);
+
 }  // namespace echomq::conformance

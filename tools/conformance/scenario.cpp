@@ -4,7 +4,7 @@
 #include <array>
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -16,6 +16,14 @@
 
 namespace echomq::conformance {
 namespace {
+
+[[nodiscard]] bool needs(const json::value& scenario, std::string_view what) {
+  const json::value* list = scenario.as_object().if_contains("needs");
+  if (list == nullptr)
+    return false;
+  const json::array& all = list->as_array();
+  return std::any_of(all.begin(), all.end(), [&](const json::value& one) { return one.as_string() == what; });
+}
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
@@ -38,21 +46,30 @@ struct Messages {
 
 class Scenario {
  public:
-  Scenario(const std::string& url, const json::value& scenario)
+  Scenario(const std::string& url, const json::value& scenario, const RunOptions& options)
       : scenario_(scenario), clients_{connect(url, {.name = "first"}), connect(url, {.name = "second"})} {
-    bound_["q"] = "conf." + text_of(scenario.at("name"));
+    bound_["q"] = options.base + "." + text_of(scenario.at("name"));
+    if (needs(scenario, "private"))
+      settings_ = ask(clients_[0], {"CONFIG", "GET", "maxmemory*"});
   }
   Scenario(const Scenario&) = delete;
   Scenario& operator=(const Scenario&) = delete;
   ~Scenario() {
-    const Value keys = ask(clients_[0], {"KEYS", "emq:{" + bound_["q"] + "}:*"});
-    for (const Value& key : keys.items())
-      ask(clients_[0], {"DEL", std::string(key.as_text().value())});
+    try {
+      const auto items = settings_.items();
+      for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+        ask(clients_[0],
+            {"CONFIG", "SET", std::string(items[i].as_text().value()), std::string(items[i + 1].as_text().value())});
+      }
+      // Queues may have a name that begins with this one's, such as that of a flow's parent.
+      remove_keys(clients_[0], "emq:{" + bound_["q"] + "*");
+      remove_keys(clients_[0], "ecc:{" + bound_["q"] + "*");
+    } catch (const std::exception&) {
+      // The server is gone: the steps have said so.
+    }
   }
 
-  [[nodiscard]] std::string run() {
-    return run_steps(scenario_.at("steps").as_array());
-  }
+  [[nodiscard]] std::string run() { return run_steps(scenario_.at("steps").as_array()); }
 
  private:
   [[nodiscard]] std::string run_steps(const json::array& steps) {
@@ -146,16 +163,16 @@ class Scenario {
       return message(args, span("within_ms"));
     if (call == "reconnect")
       return reconnect(span("within_ms"));
-    if (call == "raw") {
-      std::vector<std::string> command;
-      for (const json::value& part : args.at("command").as_array())
-        command.push_back(text_of(part));
-      result = to_json(ask(client, command));
-    } else if (auto pure = make_pure_call(call, args)) {
-      result = *std::move(pure);
+    if (call == "together") {
+      result = together(args);
     } else {
-      result = make_call(client, call, text_of(step.at("queue")), args).result;
+      result = result_of(client, step);
     }
+    // An error that the step does not expect is none of its replies, not even of `any`.
+    const json::value* wanted = step.if_contains("reply");
+    const bool expects_error = wanted != nullptr && wanted->is_object() && wanted->as_object().contains("error");
+    if (call == "raw" && !expects_error && result.is_object() && result.as_object().contains("error"))
+      return "got " + json::serialize(result);
     for (const char* name : {"result", "reply"}) {
       const json::value* expected = step.if_contains(name);
       if (expected != nullptr && !matches(*expected, result))
@@ -168,6 +185,47 @@ class Scenario {
       lists_[text_of(*capture)] = result;
     }
     return {};
+  }
+
+  /// What one call or command answers; used by several threads at once.
+  [[nodiscard]] static json::value result_of(const Client& client, const json::object& step) {
+    const std::string call = text_of(step.at("call"));
+    const json::object& args = step.at("args").as_object();
+    if (call == "raw") {
+      std::vector<std::string_view> views;
+      std::vector<std::string> command;
+      for (const json::value& part : args.at("command").as_array())
+        command.push_back(text_of(part));
+      views.assign(command.begin(), command.end());
+      const auto reply = client.command(views).get();
+      return reply ? to_json(*reply) : json::object{{"error", reply.error().text}};
+    }
+    if (auto pure = make_pure_call(call, args))
+      return *std::move(pure);
+    return make_call(client, call, text_of(step.at("queue")), args).result;
+  }
+
+  /// All steps at once, `times` each, from both clients in turns; their results in order.
+  [[nodiscard]] json::value together(const json::object& args) {
+    const json::value* number = args.if_contains("times");
+    const std::size_t times = number != nullptr ? number->to_number<std::size_t>() : 1;
+    std::promise<void> start;
+    const std::shared_future<void> started = start.get_future().share();
+    std::vector<std::future<json::value>> calls;
+    for (const json::value& step : args.at("steps").as_array()) {
+      for (std::size_t i = 0; i < times; ++i) {
+        const Client& client = clients_[calls.size() % clients_.size()];
+        calls.push_back(std::async(std::launch::async, [&client, &step, started] {
+          started.wait();
+          return result_of(client, step.as_object());
+        }));
+      }
+    }
+    start.set_value();
+    json::array results;
+    for (auto& call : calls)
+      results.push_back(call.get());
+    return results;
   }
 
   [[nodiscard]] std::string subscribe(const std::string& channel) {
@@ -214,6 +272,7 @@ class Scenario {
   }
 
   const json::value& scenario_;
+  Value settings_;     // what CONFIG had of memory before, when the scenario may change it
   Messages messages_;  // outlives the subscription
   std::array<Client, 2> clients_;
   std::optional<Subscription> subscription_;
@@ -221,41 +280,57 @@ class Scenario {
   std::map<std::string, json::value> lists_;  // captured results
 };
 
-}  // namespace
-
-std::string run_scenario(const std::string& url, const json::value& scenario) { return Scenario(url, scenario).run(); }
-
-std::optional<std::string> unmet_need(const std::string& url, const json::value& scenario) {
-  const json::value* needs = scenario.as_object().if_contains("needs");
-  if (needs == nullptr)
-    return std::nullopt;
-  for (const json::value& need : needs->as_array()) {
-    // The other needs are this driver's own, and met.
-    if (text_of(need) == "hash_field_ttl" && !has_command(connect(url, {.name = "needs"}), "HPEXPIRE"))
-      return text_of(need);
+/// The first verb of the steps, inner ones too, that is not there yet.
+[[nodiscard]] std::optional<std::string> missing_verb(const json::array& steps) {
+  for (const json::value& step : steps) {
+    const std::string call = text_of(step.at("call"));
+    if (is_missing(call))
+      return call;
+    const json::value* inner = step.as_object().if_contains("steps");
+    if (call == "together")
+      inner = &step.at("args").at("steps");
+    if (inner == nullptr)
+      continue;
+    if (auto missing = missing_verb(inner->as_array()))
+      return missing;
   }
   return std::nullopt;
 }
 
-std::vector<std::string> calls_of(const json::value& scenario) {
-  std::vector<std::string> calls;
-  for (const json::value& step : scenario.at("steps").as_array()) {
-    calls.push_back(text_of(step.at("call")));
-    if (step.as_object().contains("steps")) {
-      for (std::string& call : calls_of(step))
-        calls.push_back(std::move(call));
+}  // namespace
+
+std::optional<std::string> obstacle(const std::string& url, const json::value& scenario, const RunOptions& options) {
+  if (auto verb = missing_verb(scenario.at("steps").as_array()))
+    return "no verb " + *verb;
+  const json::value* list = scenario.as_object().if_contains("needs");
+  if (list == nullptr)
+    return std::nullopt;
+  for (const json::value& need : list->as_array()) {
+    const std::string what = text_of(need);
+    if (what == "subscriber" || what == "second_client")
+      continue;
+    if (what == "private") {
+      if (!options.private_server)
+        return "the server is not private";
+    } else if (what == "hash_field_ttl") {
+      if (!has_command(connect(url, {.name = "needs"}), "HPEXPIRE"))
+        return "the server has no HPEXPIRE";
+    } else {
+      return "this driver has no " + what;
     }
   }
-  return calls;
+  return std::nullopt;
+}
+
+std::string run_scenario(const std::string& url, const json::value& scenario, const RunOptions& options) {
+  return Scenario(url, scenario, options).run();
 }
 
 std::vector<std::string> scenario_files() {
   std::vector<std::string> files;
-  std::error_code ignored;
-  const std::filesystem::path folder = std::filesystem::path(ECHOMQ_PROTOCOL_DIR) / "conformance";
-  for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) {
-    if (file.path().extension() == ".json")
-      files.push_back(file.path().filename().string());
+  for (const ScenarioSource& one : embedded_scenarios()) {
+    if (!one.own())
+      files.emplace_back(one.path);
   }
   std::sort(files.begin(), files.end());
   return files;

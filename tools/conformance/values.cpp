@@ -109,6 +109,13 @@ json::value text_to_json(std::string_view text) {
 }
 
 std::string text_of(const json::value& value) {
+  if (const json::value* repeat = matcher(value, "repeat")) {
+    const std::string_view unit = repeat->at(0).as_string();
+    std::string bytes;
+    for (auto left = repeat->at(1).to_number<std::size_t>(); left > 0; --left)
+      bytes += unit;
+    return bytes;
+  }
   if (const json::value* hex = matcher(value, "hex")) {
     const std::string_view digits = hex->as_string();
     std::string bytes;
@@ -165,6 +172,8 @@ bool same(const json::value& expected, const json::value& actual) { return equal
 bool matches(const json::value& expected, const json::value& actual) {
   if (matcher(expected, "any") != nullptr)
     return true;
+  if (matcher(expected, "repeat") != nullptr)
+    return actual.is_string() && text_of(expected) == actual.as_string();
   if (const json::value* bound = matcher(expected, "gt")) {
     const auto number = number_of(actual);
     return number && *number > *number_of(*bound);
