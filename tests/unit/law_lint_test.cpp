@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -130,6 +132,22 @@ TEST(LawLint, PutsWritersAndReadersRight) {
   EXPECT_NE(text_of(lint(protocol)), "");
   protocol.registry = read_registry(with_access(bad, protocol));
   EXPECT_EQ(text_of(lint(protocol)), "");
+}
+
+TEST(Vectors, RefusalsAreThoseOfTheRegistry) {
+  const Registry registry = read_registry(read_text(ECHOMQ_PROTOCOL_DIR "/keys.json"));
+  const boost::json::value vectors = boost::json::parse(read_text(ECHOMQ_PROTOCOL_DIR "/vectors/refusals.json"));
+  std::map<std::string, std::vector<std::string>> written;
+  for (const boost::json::value& one : vectors.at("refusals").as_array()) {
+    const std::string text(one.at("text").as_string());
+    EXPECT_EQ(text.substr(0, text.find(' ')), one.at("class").as_string());
+    for (const boost::json::value& script : one.at("scripts").as_array())
+      written[text].emplace_back(script.as_string());
+  }
+  std::map<std::string, std::vector<std::string>> registered;
+  for (const Refusal& one : registry.refusals)
+    registered[one.text] = one.scripts;
+  EXPECT_EQ(written, registered);
 }
 
 }  // namespace
