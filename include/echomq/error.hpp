@@ -29,6 +29,8 @@ enum class Errc : int {
   invalid_url = 9,
   unknown_state = 10,  ///< a state or metric name outside the closed list
   empty_pipeline = 11,
+  flow_too_deep = 12,  ///< a flow of more than eight levels
+  flow_cycle = 13,     ///< an id that occurs twice in a flow
 
   // Refusals of the protocol (document 1 section 6).
   wrong_kind = 20,           ///< EMQKIND: the id is not JOB-namespaced
@@ -40,6 +42,7 @@ enum class Errc : int {
   active_jobs_present = 26,  ///< EMQSTATE active jobs present
   concurrency_ceiling = 27,  ///< EMQRATE
   broken_state = 28,         ///< a row that exists but is in no set: admission cannot repair it by itself
+  id_taken = 29,             ///< a node of a flow has the id of a job that is no part of it
 
   // Identity.
   node_held = 40,        ///< the asked node id is leased by another process

@@ -72,6 +72,11 @@ const Scripts& Scripts::get() noexcept {
       .is_maxed = need("is_maxed"),
       .rate_ttl = need("rate_ttl"),
       .lane_counts = need("lane_counts"),
+      .enqueue_flow = need("enqueue_flow"),
+      .hold_parent = need("hold_parent"),
+      .enqueue_flow_child = need("enqueue_flow_child"),
+      .flow_deliver = need("flow_deliver"),
+      .flow_fail_deliver = need("flow_fail_deliver"),
   };
   return scripts;
 }

@@ -58,6 +58,11 @@ struct Scripts {
   const Source& is_maxed;
   const Source& rate_ttl;
   const Source& lane_counts;
+  const Source& enqueue_flow;
+  const Source& hold_parent;
+  const Source& enqueue_flow_child;
+  const Source& flow_deliver;
+  const Source& flow_fail_deliver;
 
   [[nodiscard]] static const Scripts& get() noexcept;
 };

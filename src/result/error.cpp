@@ -18,6 +18,8 @@ std::string_view describe(Errc code) noexcept {
     case Errc::invalid_url: return "not a server URL";
     case Errc::unknown_state: return "unknown state";
     case Errc::empty_pipeline: return "empty pipeline";
+    case Errc::flow_too_deep: return "a flow has at most eight levels";
+    case Errc::flow_cycle: return "an id occurs twice in a flow";
     case Errc::wrong_kind: return "job ids are JOB-namespaced";
     case Errc::stale_token: return "stale token";
     case Errc::job_gone: return "no such job";
@@ -27,6 +29,7 @@ std::string_view describe(Errc code) noexcept {
     case Errc::active_jobs_present: return "active jobs present";
     case Errc::concurrency_ceiling: return "at concurrency ceiling";
     case Errc::broken_state: return "the row exists but is in no set";
+    case Errc::id_taken: return "the id belongs to another job";
     case Errc::node_held: return "node id is held by another process";
     case Errc::node_lease_lost: return "the lease of the node id is lost";
     case Errc::minter_exhausted: return "no more ids in the representable time";

@@ -194,6 +194,8 @@ class Replay {
         differ("reply is " + json::serialize(reply));
       return;
     }
+    if (call == "eval")
+      return eval(step, args);
     Outcome outcome;
     if (call == "fence") {
       outcome.result = fence(args.at("stored"));
@@ -256,6 +258,26 @@ class Replay {
     return text;
   }
 
+  /// A script of that role, with exactly these keys and arguments.
+  void eval(const json::value& step, const json::object& args) {
+    const auto texts = [&](std::string_view name) {
+      std::vector<std::string> list;
+      for (const json::value& part : args.at(name).as_array())
+        list.push_back(text_of(part));
+      return list;
+    };
+    const std::vector<std::string> keys = texts("keys");
+    const std::vector<std::string> arguments = texts("argv");
+    const auto reply = subject_
+                           .eval(text_of(args.at("script")), std::vector<std::string_view>(keys.begin(), keys.end()),
+                                 std::vector<std::string_view>(arguments.begin(), arguments.end()))
+                           .get();
+    const json::value said = reply ? to_json(*reply) : json::value(nullptr);
+    if (!same(step.at("reply"), said))
+      differ("reply is " + json::serialize(said) + ", not " + json::serialize(step.at("reply")));
+    check_error(step, reply ? std::string() : reply.error().text);
+  }
+
   /// Stores a version or deletes it, connects, and tells what is stored then.
   [[nodiscard]] json::value fence(const json::value& stored) {
     if (stored.is_null()) {
@@ -294,14 +316,18 @@ class Replay {
     if (!agrees)
       differ("result is " + json::serialize(outcome.result) + ", not " + json::serialize(expected));
 
+    check_error(step, outcome.error_text);
+  }
+
+  void check_error(const json::value& step, const std::string& actual) {
     const json::value* error = field(step, "error");
     if (error == nullptr || error->is_null())
       return;
     const std::string text = text_of(*error);
     const bool by_letter = text.starts_with("EMQ");
     const auto first_word = [](const std::string& sentence) { return sentence.substr(0, sentence.find(' ')); };
-    if (by_letter ? outcome.error_text != text : first_word(outcome.error_text) != first_word(text)) {
-      differ("error text is '" + outcome.error_text + "', not '" + text + "'");
+    if (by_letter ? actual != text : first_word(actual) != first_word(text)) {
+      differ("error text is '" + actual + "', not '" + text + "'");
     }
   }
 

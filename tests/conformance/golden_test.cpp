@@ -14,7 +14,7 @@ namespace {
 
 using testing::Engine;
 
-const std::vector<std::string> kAreas = {"admin", "identity", "lanes", "queue"};
+const std::vector<std::string> kAreas = {"admin", "flows", "identity", "lanes", "queue"};
 
 class GoldenHistory : public ::testing::TestWithParam<std::tuple<Engine, std::string>> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenHistory);

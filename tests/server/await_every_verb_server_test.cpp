@@ -4,6 +4,7 @@
 #include <coroutine>
 #include <future>
 
+#include "echomq/flow.hpp"
 #include "echomq/task.hpp"
 #include "server/queue_fixture.hpp"
 
@@ -132,11 +133,38 @@ Task<int> reads(const Client& client) {
   co_return done;
 }
 
+[[nodiscard]] FlowJob tree(std::span<const FlowJob> children) {
+  FlowJob root;
+  root.children = children;
+  return root;
+}
+
+Task<int> flows(const Client& client) {
+  const QueueName name{"f"};
+  int done = 0;
+  done += (co_await Flow(client.queue(name)).add(tree(list(2, FlowJob{.payload = heap("c")})), FlowOptions{}))
+              .value()
+              .ids.size() == 3;
+  done += (co_await Flow(client.queue(name))
+               .add(tree(list(2, FlowJob{.payload = heap("c"), .queue = QueueName{"g"}})), {.deadline = 5s}))
+              .has_value();
+  done += (co_await Flow(client.queue(name)).add_bulk(list(3, tree(list(1, FlowJob{.payload = heap("c")})))))
+              .value()
+              .size() == 3;
+  done += (co_await Flow(client.queue(name)).children_values(kJobA)).value().empty();
+  done += (co_await Flow(client.queue(name)).ignored_failures(kJobA)).value().empty();
+  done += (co_await Flow(client.queue(name)).failures(kJobA)).value().empty();
+  done += (co_await Flow(client.queue(name)).dependencies(kJobA)).value() == 0;
+  done += (co_await Flow(client.queue(name)).deliver(10, Milliseconds(5000))).value().read == 0;
+  co_return done;
+}
+
 TEST_F(QueueServerTest, EveryVerbCanBeAwaitedInOneExpression) {
   EXPECT_EQ(admissions(client()).get(), 8);
   EXPECT_EQ(settles(client()).get(), 13);
   EXPECT_EQ(operations(client()).get(), 28);
   EXPECT_EQ(reads(client()).get(), 15);
+  EXPECT_EQ(flows(client()).get(), 8);
 }
 
 /// A coroutine that nobody drives: its awaits continue on the client's executor.

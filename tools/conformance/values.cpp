@@ -174,6 +174,8 @@ bool matches(const json::value& expected, const json::value& actual) {
     return true;
   if (matcher(expected, "repeat") != nullptr)
     return actual.is_string() && text_of(expected) == actual.as_string();
+  if (const json::value* other = matcher(expected, "not"))
+    return !matches(*other, actual);
   if (const json::value* bound = matcher(expected, "gt")) {
     const auto number = number_of(actual);
     return number && *number > *number_of(*bound);

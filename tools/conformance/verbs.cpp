@@ -44,9 +44,8 @@ json::array job_tuple(const ClaimedJob& job) {
 
 namespace {
 
-constexpr std::array<std::string_view, 13> kMissing = {
-    "eval",      "flow_add",      "flow_add_bulk", "children_values", "dependencies", "ignored_failures", "deliver",
-    "group_run", "stream_append", "stream_read",   "retention_sweep", "table_start",  "fetch_together"};
+constexpr std::array<std::string_view, 6> kMissing = {"group_run",       "stream_append", "stream_read",
+                                                      "retention_sweep", "table_start",   "fetch_together"};
 
 [[nodiscard]] json::value admitted(Caller& c, Reply<Admission> reply, std::string_view word) {
   return c.value(std::move(reply), [&](const Admission& admission) {
@@ -308,6 +307,8 @@ bool is_missing(std::string_view call) { return std::find(kMissing.begin(), kMis
 Outcome make_call(const Client& client, std::string_view call, std::string_view queue, const json::object& args) {
   if (auto outcome = make_lane_call(client, call, queue, args))
     return *std::move(outcome);
+  if (auto flow = make_flow_call(client, call, queue, args))
+    return *std::move(flow);
   const auto verb = verbs().find(call);
   if (verb == verbs().end())
     throw std::runtime_error("no such verb: " + std::string(call));
