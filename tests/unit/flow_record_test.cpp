@@ -58,12 +58,14 @@ TEST(FlowRecord, EveryVectorIsReadFieldByField) {
 }
 
 TEST(FlowRecord, WhatIsNoneIsNotRead) {
-  for (const json::value& entry : vectors().at("malformed").as_array())
+  const json::object read = vectors();
+  for (const json::value& entry : read.at("malformed").as_array())
     EXPECT_FALSE(parse_flow_record(bytes_of(entry))) << json::serialize(entry);
 }
 
 TEST(FlowRecord, NoPrefixOfAHeadIsARecord) {
-  for (const json::value& entry : vectors().at("records").as_array()) {
+  const json::object read = vectors();
+  for (const json::value& entry : read.at("records").as_array()) {
     const std::string bytes = bytes_of(entry);
     const auto record = parse_flow_record(bytes);
     ASSERT_TRUE(record);
