@@ -6,6 +6,19 @@
 namespace echomq::model {
 namespace {
 
+/// Mostly a lane for which the verb does its work: a paused one to resume, a full one that waits to get another ceiling.
+std::string aimed_group(const Stage& stage) {
+  std::vector<std::string> groups;
+  for (const auto& [group, lane] : stage.queue.lanes) {
+    const bool waits = !stage.queue.waiting(group).empty();
+    const bool full = lane.ceiling && stage.queue.in_flight(group) >= *lane.ceiling;
+    if ((stage.command.verb == Verb::gresume && lane.paused && waits) ||
+        (stage.command.verb == Verb::glimit && full && waits && !lane.paused))
+      groups.push_back(group);
+  }
+  return stage.command.aim == 0 || groups.empty() ? stage.group() : groups[stage.command.group % groups.size()];
+}
+
 Turn gpause(Stage& stage, const std::string& group) {
   stage.queue.lanes[group].paused = true;
   stage.queue.ring_rule(group);
@@ -76,7 +89,7 @@ Turn gdrain(Stage& stage, const std::string& group) {
 }  // namespace
 
 Turn play_lanes(Stage stage) {
-  const std::string group = stage.group();
+  const std::string group = aimed_group(stage);
   switch (stage.command.verb) {
     case Verb::gpause: return gpause(stage, group);
     case Verb::gresume: return gresume(stage, group);

@@ -33,7 +33,12 @@ Turn remove_job(Stage& stage) {
 }
 
 Turn reprocess(Stage& stage) {
-  const std::string id = stage.aimed(stage.jobs_in(Place::dead));
+  std::vector<std::string> dead = stage.jobs_in(Place::dead);
+  // Rather a child that was counted at its death: what follows must not count it again.
+  if (stage.command.aim > 1 &&
+      std::ranges::any_of(dead, [&](auto& id) { return stage.queue.find(id)->policy == "id"; }))
+    std::erase_if(dead, [&](const std::string& id) { return stage.queue.find(id)->policy != "id"; });
+  const std::string id = stage.aimed(dead);
   Job* const job = stage.queue.find(id);
   Value reply = Value::integer(1);
   if (job == nullptr) {

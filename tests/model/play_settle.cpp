@@ -1,5 +1,6 @@
 // complete, retry, delay, hand_back, extend_lock, extend_locks. Document 2 sections 5 and 14, document 3 sections 8.3 and 9, with
 // what protocol/README.md lists as repaired.
+#include <algorithm>
 #include <utility>
 
 #include "model/play.hpp"
@@ -76,7 +77,7 @@ Turn complete(Stage stage, const std::string& id, const std::string& token) {
 Turn retry(Stage stage, const std::string& id, const std::string& token) {
   Job* const job = stage.queue.find(id);
   const std::int64_t delay = stage.command.amount;
-  const std::int64_t allowed = 1 + stage.command.flags % 4;
+  const std::int64_t allowed = std::max(1, stage.command.flags % 4);
   const std::string reason = "e" + text(stage.command.amount);
   std::vector<std::string> keys{stage.key("active"), stage.key("schedule"), stage.key("dead"), stage.row(id)};
   std::vector<std::string> args{id, token, text(delay), text(allowed), reason, stage.queue.base};

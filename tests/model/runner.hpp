@@ -22,7 +22,7 @@ struct Count {
 
 struct Plan {
   std::uint64_t steps;  // at least that many, unless one fails
-  int length = 120;     // of the longest history
+  int length = 200;     // of the longest history
   bool shrink = true;
 };
 

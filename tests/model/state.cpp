@@ -156,6 +156,8 @@ void Queue::record_death(const std::string& parent, const std::string& child, bo
   } else if (row->place != Place::dead) {
     row->place = Place::dead;
     row->score = 0;
+    if (row->group)
+      ring_rule(*row->group);
     if (row->parent) {
       outbox.push_back(std::string(1, '\0') + "fail" + '\0' + row->parent_queue.value_or(name) + '\0' + *row->parent +
                        '\0' + parent + '\0' + (row->policy == "id" ? "id" : "fp") + '\0' + reason);
