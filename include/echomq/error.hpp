@@ -74,7 +74,9 @@ enum class Errc : int {
   loading = 103,          ///< LOADING or MASTERDOWN: try later
   no_permission = 104,    ///< NOPERM
   script_mismatch = 105,  ///< SCRIPT LOAD answered another digest
-  moved = 106,            ///< MOVED, ASK, CLUSTERDOWN, CROSSSLOT: this node does not serve the key
+  moved = 106,            ///< MOVED, ASK, TRYAGAIN: this node does not serve the key (now)
+  cross_slot = 107,    ///< the keys of one call are in different cluster slots; by us before it is sent, or CROSSSLOT
+  cluster_down = 108,  ///< CLUSTERDOWN: nobody serves the slot, or the cluster has no quorum
 
   // The user's own code.
   codec_failed = 120,

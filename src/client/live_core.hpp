@@ -15,9 +15,10 @@
 #include "client/callback_thread.hpp"
 #include "client/core.hpp"
 #include "client/subscriptions.hpp"
-#include "client/wake_hub.hpp"
+#include "client/wake_hubs.hpp"
 #include "identity/minter.hpp"
 #include "script/executor.hpp"
+#include "wire/cluster.hpp"
 #include "wire/link.hpp"
 #include "wire/topology.hpp"
 #include "wire/url.hpp"
@@ -47,17 +48,28 @@ class LiveCore final : public Core {
   [[nodiscard]] ClientStats stats() const;
   [[nodiscard]] detail::Target& callbacks() noexcept { return callbacks_; }
   /// What a caller that waits for several calls may drive.
-  [[nodiscard]] detail::Source* source() noexcept { return main_.get(); }
-  [[nodiscard]] std::string endpoint() const { return url_.endpoint.to_string(); }
+  [[nodiscard]] detail::Source* source() noexcept { return topology_->source(); }
+  [[nodiscard]] std::string endpoint() const { return url_.to_string(); }
+  [[nodiscard]] bool in_cluster() const noexcept { return cluster_ != nullptr; }
+  /// Looks up the slot of a call before it is submitted. Errors: cross_slot.
+  [[nodiscard]] Result<void> route(detail::Call& call) const { return wire::Cluster::route(call); }
+  [[nodiscard]] wire::Topology& topology() noexcept { return *topology_; }
   /// Legal on any thread; on one of the client's own it does not wait for that thread.
   void close();
 
  private:
   LiveCore(wire::Url url, ClientOptions options);
 
-  [[nodiscard]] wire::LinkSettings link_settings(std::string_view role) const;
+  [[nodiscard]] wire::LinkSettings link_settings(std::string_view role, const wire::Endpoint& endpoint) const;
   [[nodiscard]] std::shared_ptr<wire::Link> make_link(wire::LinkSettings settings, wire::Repairer* repairer,
-                                                      wire::LinkObserver* observer);
+                                                      wire::LinkObserver* observer,
+                                                      wire::Redirector* redirector = nullptr,
+                                                      std::shared_ptr<void> keeps = nullptr);
+  /// The log as links use it. `keeps` lives as long as the link does.
+  [[nodiscard]] wire::Link::LogFunction log_line(std::shared_ptr<void> keeps = nullptr);
+  void make_standalone();
+  void make_cluster();
+  [[nodiscard]] Result<void> connect();
   [[nodiscard]] bool forked() const noexcept;
 
   [[nodiscard]] Result<void> lease_node();
@@ -75,10 +87,11 @@ class LiveCore final : public Core {
   boost::asio::io_context io_{1};
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_;
   CallbackThread callbacks_;
-  script::Executor executor_{counters_};
-  std::shared_ptr<wire::Link> main_;
-  std::unique_ptr<wire::Topology> topology_;
-  std::shared_ptr<WakeHub> wake_;
+  script::Executor executor_{counters_};      // of a single server
+  std::shared_ptr<wire::Link> main_;          // the same; null in a cluster
+  std::shared_ptr<wire::Cluster> cluster_;    // null for a single server
+  std::shared_ptr<wire::Topology> topology_;  // either of them
+  std::unique_ptr<WakeHubs> wake_;
   std::shared_ptr<SubscriptionHub> subscriptions_;
   std::atomic<bool> closed_{false};
   std::once_flag shut_once_;

@@ -134,7 +134,7 @@ void LiveCore::release_node() {
     return;
   minter_->stop();
   const script::ScriptSource* script = script::find_script("node_release");
-  if (script == nullptr || !main_->live() || detail::on_library_thread())
+  if (script == nullptr || !topology_->live() || detail::on_library_thread())
     return;
   const std::string node = std::to_string(minter_->node());
   const std::array<std::string_view, 1> keys = {kNodesKey};

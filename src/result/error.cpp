@@ -54,6 +54,8 @@ std::string_view describe(Errc code) noexcept {
     case Errc::no_permission: return "no permission";
     case Errc::script_mismatch: return "script digest mismatch";
     case Errc::moved: return "this node does not serve the key";
+    case Errc::cross_slot: return "keys in different cluster slots";
+    case Errc::cluster_down: return "cluster down";
     case Errc::codec_failed: return "codec failed";
     case Errc::handler_failed: return "handler failed";
   }

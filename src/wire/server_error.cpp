@@ -37,8 +37,8 @@ constexpr std::array kPrefixes = {
     Prefix{"WRONGPASS", Errc::auth_refused, Repeat::safe},
     Prefix{"MOVED", Errc::moved, Repeat::safe},
     Prefix{"ASK ", Errc::moved, Repeat::safe},
-    Prefix{"CLUSTERDOWN", Errc::moved, Repeat::safe},
-    Prefix{"CROSSSLOT", Errc::moved, Repeat::safe},
+    Prefix{"CLUSTERDOWN", Errc::cluster_down, Repeat::safe},
+    Prefix{"CROSSSLOT", Errc::cross_slot, Repeat::safe},
     Prefix{"TRYAGAIN", Errc::moved, Repeat::safe},
 };
 

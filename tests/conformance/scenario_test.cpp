@@ -1,6 +1,7 @@
 // Every conformance scenario, canonical and own, on every kind of server.
 #include "conformance/scenario.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,31 +20,28 @@ void PrintTo(const ScenarioSource& source, std::ostream* out) { *out << source.p
 
 namespace {
 
-using testing::Engine;
-
-class ConformanceScenario : public ::testing::TestWithParam<std::tuple<Engine, ScenarioSource>> {};
+class ConformanceScenario : public ::testing::TestWithParam<std::tuple<Kind, ScenarioSource>> {};
 
 TEST_P(ConformanceScenario, Holds) {
-  const auto& [engine, source] = GetParam();
+  const auto& [kind, source] = GetParam();
   const json::value scenario = json::parse(source.text);
   EXPECT_EQ(scenario.as_object().contains("number"), !source.own());
   std::string why;
-  testing::PrivateServer* server = server_of(engine, why);
-  if (server == nullptr)
+  const std::string url = url_of(kind, why);
+  if (url.empty())
     GTEST_SKIP() << why;
   const RunOptions options{.base = "conf", .private_server = true};
-  if (const auto reason = obstacle(server->url(), scenario, options))
+  if (const auto reason = obstacle(url, scenario, options))
     GTEST_SKIP() << source.path << ": " << *reason;
-  EXPECT_EQ(run_scenario(server->url(), scenario, options), "") << text_of(scenario.at("about"));
+  EXPECT_EQ(run_scenario(url, scenario, options), "") << text_of(scenario.at("about"));
 
   // Whatever a scenario made is gone, but for what belongs to the server: its version, its node ids.
-  const Client client = connect(server->url(), {.name = "left-overs", .node_lease = NodeLease::never});
-  const Value left = ask(client, {"KEYS", "e[mc][qc]:{conf.*"});
-  EXPECT_EQ(left.size(), 0U) << left.to_string();
+  const Client client = connect(url, {.name = "left-overs", .node_lease = NodeLease::never});
+  EXPECT_THAT(keys_of(client, "e[mc][qc]:{conf.*"), ::testing::IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ConformanceScenario,
-                         ::testing::Combine(::testing::Values(Engine::valkey, Engine::redis),
+                         ::testing::Combine(::testing::ValuesIn(kKinds),
                                             ::testing::ValuesIn(embedded_scenarios().begin(),
                                                                 embedded_scenarios().end())),
                          [](const auto& instance) {

@@ -4,6 +4,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "client/nodes.hpp"
+
 namespace echomq::conformance {
 namespace {
 
@@ -100,14 +102,42 @@ bool has_command(const Client& client, const std::string& name) {
   return known.size() == 1 && !known[0].is_null() && known[0].size() > 0;
 }
 
+std::vector<Value> ask_each(const Client& client, const std::vector<std::string>& command) {
+  const std::vector<std::string_view> parts(command.begin(), command.end());
+  const client::Nodes nodes(client);
+  std::vector<Value> answers;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    auto reply = nodes.command(node, parts).get();
+    if (!reply)
+      throw std::runtime_error(command.at(0) + ": " + reply.error().message());
+    answers.push_back(*std::move(reply));
+  }
+  return answers;
+}
+
+std::vector<std::string> keys_of(const Client& client, const std::string& pattern) {
+  std::vector<std::string> names;
+  for (const Value& node : ask_each(client, {"KEYS", pattern})) {
+    for (const Value& key : node.items())
+      names.emplace_back(key.as_text().value());
+  }
+  return names;
+}
+
 void remove_keys(const Client& client, const std::string& pattern) {
+  const client::Nodes nodes(client);
   std::string cursor = "0";
-  do {
-    const Value page = ask(client, {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
-    cursor = page[0].as_text().value();
-    for (const Value& key : page[1].items())
+  for (std::size_t node = 0; node < nodes.size();) {
+    const std::string_view scan[] = {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"};
+    const auto page = nodes.command(node, scan).get();
+    if (!page)
+      throw std::runtime_error("SCAN: " + page.error().message());
+    cursor = (*page)[0].as_text().value();
+    for (const Value& key : (*page)[1].items())
       ask(client, {"DEL", std::string(key.as_text().value())});
-  } while (cursor != "0");
+    if (cursor == "0")
+      ++node;
+  }
 }
 
 std::int64_t server_time(const Client& client) {
@@ -117,11 +147,9 @@ std::int64_t server_time(const Client& client) {
 
 json::object dump(const Client& client, const Extensions& extensions) {
   std::set<std::string> keys;
-  const Value all = ask(client, {"KEYS", "*"});
-  for (const Value& key : all.items()) {
-    const std::string_view name = key.as_text().value();
+  for (std::string& name : keys_of(client, "*")) {
     if (name != kVersionKey && !extensions.is_key(name))
-      keys.emplace(name);
+      keys.insert(std::move(name));
   }
 
   std::vector<std::vector<std::string>> questions;

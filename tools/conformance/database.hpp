@@ -1,4 +1,4 @@
-// The whole state of a server's database in the form of the golden histories.
+// The whole state of a server's (or cluster's) database in the form of the golden histories.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,13 @@ class Extensions {
 /// A command's reply; throws on an error.
 Value ask(const Client& client, const std::vector<std::string>& command);
 
-/// Deletes the keys that fit the glob pattern, found by SCAN: a server with many others goes on serving them.
+/// Deletes the keys that fit the glob pattern, found by SCAN on every node: a server with many others goes on serving them.
 void remove_keys(const Client& client, const std::string& pattern);
+
+/// The same of every node: of the one server, or of all of a cluster.
+std::vector<Value> ask_each(const Client& client, const std::vector<std::string>& command);
+
+/// The names of all keys that fit, on whatever node.
+[[nodiscard]] std::vector<std::string> keys_of(const Client& client, const std::string& pattern);
 
 }  // namespace echomq::conformance

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "client/nodes.hpp"
 #include "conformance/database.hpp"
 #include "conformance/verbs.hpp"
 #include "echomq/client.hpp"
@@ -44,6 +45,15 @@ struct Messages {
   }
 };
 
+/// The same command on every node of a cluster (a server is one): the last reply, or the first error.
+[[nodiscard]] Result<Value> on_each_node(const Client& client, CommandParts command) {
+  const client::Nodes nodes(client);
+  Result<Value> reply;
+  for (std::size_t node = 0; node < nodes.size() && reply; ++node)
+    reply = nodes.command(node, command).get();
+  return reply;
+}
+
 class Scenario {
  public:
   Scenario(const std::string& url, const json::value& scenario, const RunOptions& options)
@@ -58,8 +68,8 @@ class Scenario {
     try {
       const auto items = settings_.items();
       for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-        ask(clients_[0],
-            {"CONFIG", "SET", std::string(items[i].as_text().value()), std::string(items[i + 1].as_text().value())});
+        ask_each(clients_[0], {"CONFIG", "SET", std::string(items[i].as_text().value()),
+                               std::string(items[i + 1].as_text().value())});
       }
       // Queues may have a name that begins with this one's, such as that of a flow's parent.
       remove_keys(clients_[0], "emq:{" + bound_["q"] + "*");
@@ -197,7 +207,9 @@ class Scenario {
       for (const json::value& part : args.at("command").as_array())
         command.push_back(text_of(part));
       views.assign(command.begin(), command.end());
-      const auto reply = client.command(views).get();
+      // Configuration and scripts are every node's own.
+      const bool each_node = command.at(0) == "SCRIPT" || command.at(0) == "CONFIG";
+      const auto reply = each_node ? on_each_node(client, views) : client.command(views).get();
       return reply ? to_json(*reply) : json::object{{"error", reply.error().text}};
     }
     if (auto pure = make_pure_call(call, args))
@@ -258,12 +270,13 @@ class Scenario {
   }
 
   [[nodiscard]] std::string reconnect(milliseconds within) {
+    // Nodes of a cluster count their connections apart: of that number there may be other clients elsewhere.
     const std::int64_t old = subscription_->connection_id();
-    ask(clients_[0], {"CLIENT", "KILL", "ID", std::to_string(old)});
+    const std::uint64_t gaps = subscription_->gaps();
+    ask_each(clients_[0], {"CLIENT", "KILL", "TYPE", "pubsub", "ID", std::to_string(old)});
     const auto until = steady_clock::now() + within;
-    // First that the old connection is gone, then that the new one is live: the other way round the loss may lie between.
-    const auto is_new = [&](std::int64_t connection) { return connection != 0 && connection != old; };
-    while (!is_new(subscription_->connection_id()) || !subscription_->live()) {
+    // First that the loss was repaired, then that it lives: the other way round the loss may lie between.
+    while (subscription_->gaps() == gaps || !subscription_->live()) {
       if (steady_clock::now() > until)
         return "the subscription did not come back";
       std::this_thread::sleep_for(milliseconds(2));

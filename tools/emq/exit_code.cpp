@@ -63,6 +63,8 @@ constexpr auto kRows = std::to_array<Row>({
     {Errc::no_permission, "no_permission", Exit::refused},
     {Errc::script_mismatch, "script_mismatch", Exit::failed},
     {Errc::moved, "moved", Exit::refused},
+    {Errc::cross_slot, "cross_slot", Exit::refused},
+    {Errc::cluster_down, "cluster_down", Exit::unreachable},
     {Errc::codec_failed, "codec_failed", Exit::failed},
     {Errc::handler_failed, "handler_failed", Exit::failed},
 });
