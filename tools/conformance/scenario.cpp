@@ -12,6 +12,7 @@
 
 #include "client/nodes.hpp"
 #include "conformance/database.hpp"
+#include "conformance/host_state.hpp"
 #include "conformance/verbs.hpp"
 #include "echomq/client.hpp"
 
@@ -214,6 +215,8 @@ class Scenario {
     }
     if (auto pure = make_pure_call(call, args))
       return *std::move(pure);
+    if (auto host = host_.call(call, args))
+      return *std::move(host);
     return make_call(client, call, text_of(step.at("queue")), args).result;
   }
 
@@ -291,6 +294,7 @@ class Scenario {
   std::optional<Subscription> subscription_;
   std::map<std::string, std::string> bound_;
   std::map<std::string, json::value> lists_;  // captured results
+  HostState host_;
 };
 
 /// The first verb of the steps, inner ones too, that is not there yet.
