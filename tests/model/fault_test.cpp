@@ -12,12 +12,11 @@
 namespace echomq::model {
 namespace {
 
-constexpr std::uint64_t kBudget = 400'000;  // steps
+constexpr std::uint64_t kBudget = 2'000'000;  // steps; the rarest takes 70,000 on average
 
 struct Seeded {
   const char* name;
   Fault fault;
-  bool needs_flows = false;
 };
 void PrintTo(const Seeded& seeded, std::ostream* out) { *out << seeded.name; }
 
@@ -32,8 +31,7 @@ const std::vector<Seeded>& seeded_faults() {
        {"complete", "redis.pcall('HINCRBY', p .. 'metrics:completed', 'count', 1)",
         "if active then redis.pcall('HINCRBY', p .. 'metrics:completed', 'count', 1) end"}},
       {"LateCompletionIsNotToldToTheParent",
-       {"complete", "if parent and (withdrawn or was_dead) then", "if parent and (active or was_dead) then"},
-       true},
+       {"complete", "if parent and (withdrawn or was_dead) then", "if parent and (active or was_dead) then"}},
       // ghost claim
       {"ClaimHandsOutAGhost", {"claim", "if exists and not misplaced then", "if not misplaced then"}},
       {"LaneClaimHandsOutAGhost", {"gclaim", "if exists and not misplaced then", "if not misplaced then"}},
@@ -41,9 +39,8 @@ const std::vector<Seeded>& seeded_faults() {
       {"DeathIsCountedAgainByEachRetry",
        {"retry", "if not withdrawn and (state == 'scheduled' or state == 'dead') then return state end", ""}},
       {"DeadChildThatDiesAgainIsCountedTwice",
-       {"retry", "':unsuccessful', id, reason) == 1", "':unsuccessful', id, reason) >= 0"},
-       true},
-      {"DeadChildThatComesBackIsCountedTwice", {"complete", " and not counted then", " then"}, true},
+       {"retry", "':unsuccessful', id, reason) == 1", "':unsuccessful', id, reason) >= 0"}},
+      {"DeadChildThatComesBackIsCountedTwice", {"complete", " and not counted then", " then"}},
       // lane missing from the ring
       {"CompleteForgetsTheRing",
        {"complete", "redis.call('RPUSH', p .. 'ring', g)", "redis.call('LLEN', p .. 'ring')"}},
@@ -68,8 +65,6 @@ class ModelFaults : public ::testing::TestWithParam<Seeded> {};
 TEST_P(ModelFaults, IsFound) {
   const Seeded& seeded = GetParam();
   Server server({seeded.fault});
-  if (seeded.needs_flows && !server.has_script("enqueue_flow"))
-    GTEST_SKIP() << "there are no scripts that admit flows";
   Count count;
   const auto found = play_many(server, {.steps = kBudget, .shrink = false}, count);
   ASSERT_TRUE(found.has_value()) << count.steps << " steps agreed with the faulty script";

@@ -112,7 +112,7 @@ end
 
 bites('ZREM', active, lapsed)
 local flat, lanes, slots, groups = {}, {}, {}, {}
-local recovered, died, told = {}, {}, {}
+local recovered, died, links = {}, {}, {}
 for _, id in ipairs(lapsed) do
   local row = p .. 'job:' .. id
   local fields = redis.call('HMGET', row, 'state', 'group', 'attempts', 'payload', 'stalled', 'parent', 'parent_queue',
@@ -142,7 +142,7 @@ for _, id in ipairs(lapsed) do
       redis.call('HSET', row, 'state', 'dead', 'last_error', 'stalled', 'stalled', stalled)
       redis.call('ZADD', dead, 0, id)
       died[#died + 1] = id
-      if fields[6] then told[#told + 1] = {id, fields[6], fields[7], fields[8] == 'id' and 'id' or 'fp'} end
+      links[#died] = fields
     else
       redis.call('HSET', row, 'state', 'pending', 'stalled', stalled)
       recovered[#recovered + 1] = id
@@ -190,7 +190,10 @@ for _, g in ipairs(groups) do
 end
 if #died > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #died) end
 -- Only now, when all have their new places: the parent may be one of them.
-for _, link in ipairs(told) do tell_parent(unpack(link)) end
+for i, id in ipairs(died) do
+  local link = links[i]
+  if link[6] then tell_parent(id, link[6], link[7], link[8] == 'id' and 'id' or 'fp') end
+end
 made = made + #flat / 2
 if made > 0 then
   -- [flat_wake]
