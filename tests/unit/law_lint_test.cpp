@@ -99,6 +99,8 @@ TEST(LawLint, FindsWhereRegistryAndScriptsDisagree) {
       {"an unknown key type", "names", [](Protocol& p) { script(p, "gpause").keys[0] = "pausd"; }},
       {"a field that no script touches", "fields",
        [](Protocol& p) { p.registry.fields.push_back({"colour", "", {"retry"}, false}); }},
+      {"a field's writer that does not write it", "fields",
+       [](Protocol& p) { p.registry.fields[0].writers.emplace_back("counts"); }},
       {"a field that is not registered", "fields",
        [](Protocol& p) { std::erase_if(p.registry.fields, [](const RowField& f) { return f.name == "progress"; }); }},
       {"a refusal that is not registered", "refusal",

@@ -31,7 +31,7 @@ TEST(WireLock, IsWhatTheTreeHolds) {
 
 TEST(WireLock, IsNotEditedByHand) {
   std::string text = lock_of(read_protocol(ECHOMQ_PROTOCOL_DIR)).to_text();
-  EXPECT_NO_THROW((void)parse_lock(text));
+  EXPECT_EQ(parse_lock(text).to_text(), text);
   text.replace(text.find("emq:{q}:ring"), 12, "emq:{q}:rink");
   EXPECT_THROW((void)parse_lock(text), std::runtime_error);
   EXPECT_THROW((void)parse_lock("no lock\n"), std::runtime_error);
@@ -97,18 +97,18 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
        {"key limiter: gone", "rate_ttl", "script rate_ttl: gone"}},
       {"a new key",
        [](Protocol& p) {
-         p.registry.keys.push_back({"jar", "emq:{q}:jar", "emq:{q}:jar", "set", {}, {"enqueue"}, {}, 0, true});
+         p.registry.keys.push_back({"jar", "emq:{q}:jar", "emq:{q}:jar", "set", {}, {"producer"}, {}, 0, true});
        },
        false,
-       {"key jar: new", "enqueue"}},
+       {"key jar: new", "producer"}},
       {"a field gone",
        [](Protocol& p) { std::erase_if(p.registry.fields, [](const RowField& f) { return f.name == "progress"; }); },
        true,
        {"field progress", "value"}},
       {"a new field",
-       [](Protocol& p) { p.registry.fields.push_back({"colour", "red", {"admit"}, true}); },
+       [](Protocol& p) { p.registry.fields.push_back({"colour", "red", {"producer"}, true}); },
        false,
-       {"field colour: new", "admit"}},
+       {"field colour: new", "producer"}},
       {"a field under another name in a script",
        [](Protocol& p) { ASSERT_TRUE(edit(p, "update_progress", "'progress', ARGV[1]", "'advance', ARGV[1]")); },
        true,
@@ -152,7 +152,6 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
       {"a script that touches a key no more",
        [](Protocol& p) {
          ASSERT_TRUE(edit(p, "gpause", "redis.call('LREM', KEYS[2], 0, ARGV[1])", ""));
-         std::erase(key(p, "ring").writers, "gpause");
        },
        true,
        {"key ring: gpause no longer writes it"}},

@@ -896,8 +896,14 @@ class Analyser {
     std::set<std::string> fields;
     if (command.field != 0) {
       for (std::size_t i = static_cast<std::size_t>(command.field); i < arguments.size(); ++i) {
-        if (arguments[i].spread)
+        if (arguments[i].spread) {
+          // Fields and values are mixed there: what is named like a field of the row is taken for one.
+          for (const RowField& one : registry_.fields) {
+            if (arguments[i].value.texts.contains(one.name))
+              fields.insert(one.name);
+          }
           break;
+        }
         fields.insert(arguments[i].value.texts.begin(), arguments[i].value.texts.end());
         if (command.field_step == 0)
           break;

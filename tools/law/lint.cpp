@@ -354,6 +354,8 @@ class RegistryLint {
         if (!is_there(one) && !registry_.hosts.contains(one) && !is_prose(one))
           add(field.name + ": " + one + " among its writers is neither a script nor one of `hosts`", "fields");
         by_script |= is_there(one);
+        if (is_there(one) && !written[field.name].contains(one))
+          add(field.name + ": " + one + " is among its writers and does not write it", "fields");
       }
       if (by_script && !touched.contains(field.name))
         add(field.name + ": no script touches that field", "fields");

@@ -102,14 +102,14 @@ std::string Lock::to_text() const {
     std::set<std::string> values;
     const auto flush = [&] {
       for (const std::string& value : values)
-        body += id.first + "\t" + printable(id.second) + "\t" + last + "\t" + value + "\n";
+        body += id.first + "\t" + id.second + "\t" + last + "\t" + value + "\n";
       values.clear();
     };
     for (const auto& [attribute, value] : item) {
       if (attribute != last)
         flush();
       last = attribute;
-      values.insert(printable(value));
+      values.insert(value);
     }
     flush();
   }
@@ -118,6 +118,13 @@ std::string Lock::to_text() const {
 
 Lock lock_of(const Protocol& protocol) {
   const Registry& registry = protocol.registry;
+  // What scripts write and read is told by their code; the registry knows it of hosts alone.
+  const auto hosts = [&](const char* role, const std::vector<std::string>& names, Item& item) {
+    for (const std::string& one : names) {
+      if (registry.script(one.substr(0, one.find(" ("))) == nullptr)
+        item.emplace(role, one);
+    }
+  };
   Lock lock;
   lock.items[{"wire", "version"}].emplace("is", registry.wire_version);
   for (const KeyEntry& key : registry.keys) {
@@ -128,18 +135,15 @@ Lock lock_of(const Protocol& protocol) {
       item.emplace("extension", "yes");
     for (const auto& [name, text] : key.meaning)
       item.emplace(name, text);
-    for (const std::string& one : key.writers)
-      item.emplace("writer", one);
-    for (const std::string& one : key.readers)
-      item.emplace("reader", one);
+    hosts("writer", key.writers, item);
+    hosts("reader", key.readers, item);
   }
   for (const RowField& field : registry.fields) {
     Item& item = lock.items[{"field", field.name}];
     item.emplace("value", field.value);
     if (field.extension)
       item.emplace("extension", "yes");
-    for (const std::string& one : field.writers)
-      item.emplace("writer", one);
+    hosts("writer", field.writers, item);
   }
   for (const Refusal& refusal : registry.refusals) {
     Item& item = lock.items[{"refusal", refusal.text}];
@@ -150,7 +154,14 @@ Lock lock_of(const Protocol& protocol) {
     if (const ScriptEntry* entry = registry.script(source.name))
       add_script_to(lock, source, registry, *entry);
   }
-  return parse_lock(lock.to_text());  // as it will be read: printable, each line once
+  // As it will be read back.
+  Lock readable;
+  for (const auto& [id, item] : lock.items) {
+    Item& into = readable.items[{id.first, printable(id.second)}];
+    for (const auto& [attribute, value] : item)
+      into.emplace(attribute, printable(value));
+  }
+  return readable;
 }
 
 Lock parse_lock(std::string_view text) {
