@@ -32,6 +32,8 @@ class Core;
 }  // namespace client
 
 class Queue;
+class Stream;
+class StreamName;
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
@@ -172,6 +174,8 @@ class Client {
 
   /// The handle of one queue; costs no round trip.
   [[nodiscard]] Queue queue(const QueueName& name) const;
+  /// The handle of one event stream of a queue; costs no round trip.
+  [[nodiscard]] Stream stream(const QueueName& queue, const StreamName& name) const;
 
   /// Any command. An error reply of the server is an `Error` here.
   Reply<Value> command(CommandParts parts) const;

@@ -43,6 +43,8 @@ enum class Errc : int {
   concurrency_ceiling = 27,  ///< EMQRATE
   broken_state = 28,         ///< a row that exists but is in no set: admission cannot repair it by itself
   id_taken = 29,             ///< a node of a flow has the id of a job that is no part of it
+  nonmonotonic = 30,         ///< a stream's newest record is not older than the one to append: nothing was written
+  no_group = 31,             ///< NOGROUP: the stream or its consumer group does not exist
 
   // Identity.
   node_held = 40,        ///< the asked node id is leased by another process

@@ -187,7 +187,68 @@ void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
   call->deadline = detail::Clock::now() + settings.deadline.value_or(options_.deadline);
   if (call->script != nullptr)
     counters_.script_calls.fetch_add(1, std::memory_order_relaxed);
-  topology_->submit(call, !detail::on_library_thread());
+  if (settings.past_bound) {
+    topology_->submit_internal(call);
+  } else {
+    topology_->submit(call, !detail::on_library_thread());
+  }
+}
+
+namespace {
+
+/// A parking connection. Keeps the core, whose loop it lives in.
+class OwnLine final : public Line {
+ public:
+  OwnLine(std::shared_ptr<Core> core, std::shared_ptr<wire::Link> link, detail::Target* target)
+      : core_(std::move(core)), link_(std::move(link)), target_(target) {}
+  ~OwnLine() override { close(); }
+
+  void submit(detail::Call* call, wire::CallSettings settings) override {
+    call->default_target = target_;
+    call->repeat = settings.repeat;
+    call->blocking = true;
+    call->deadline = detail::Clock::now() + settings.deadline.value_or(core_->options().deadline);
+    link_->submit(call, false);
+  }
+  void close() override { link_->close(Error(Errc::client_closed, "the connection is closed", Repeat::safe)); }
+
+ private:
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<wire::Link> link_;
+  detail::Target* const target_;
+};
+
+}  // namespace
+
+std::unique_ptr<Line> LiveCore::line() {
+  // In a cluster the connection would have to follow the stream's slot.
+  if (in_cluster())
+    return nullptr;
+  wire::LinkSettings settings = link_settings(":line", url_.endpoint);
+  settings.parks = true;
+  auto link = make_link(std::move(settings), nullptr, nullptr);
+  {
+    const std::lock_guard lock(lines_mutex_);
+    std::erase_if(lines_, [](const auto& known) { return known.expired(); });
+    lines_.push_back(link);
+  }
+  // A client that closes meanwhile either finds it in the list, or is seen here.
+  if (forked() || closed()) {
+    link->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  } else {
+    link->start();
+  }
+  return std::make_unique<OwnLine>(shared_from_this(), std::move(link), &callbacks_);
+}
+
+void LiveCore::after(milliseconds wait, std::function<void()> function) {
+  if (closed())
+    return function();
+  // The loop runs on until its timers have ended, so a closing client waits for the few that are set.
+  boost::asio::post(io_, [this, wait, function = std::move(function)]() mutable {
+    auto timer = std::make_shared<boost::asio::steady_timer>(io_, wait);
+    timer->async_wait([timer, function = std::move(function)](const boost::system::error_code&) { function(); });
+  });
 }
 
 std::unique_ptr<WakeWatch> LiveCore::watch(std::string wake_key, std::function<void()> on_wake) {
@@ -256,6 +317,13 @@ void LiveCore::close() {
     closed_.store(true, std::memory_order_release);
     const Error why(Errc::client_closed, "the client is closed", Repeat::safe);
     wake_->close(why);
+    {
+      const std::lock_guard lock(lines_mutex_);
+      for (const auto& line : lines_) {
+        if (const auto link = line.lock())
+          link->close(why);
+      }
+    }
     subscriptions_->close(why);
     topology_->close(why);
     boost::asio::post(io_, [this] {

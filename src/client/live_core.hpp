@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/callback_thread.hpp"
 #include "client/core.hpp"
@@ -37,6 +38,11 @@ class LiveCore final : public Core {
   [[nodiscard]] Result<BrandedId> mint(std::string_view brand) override;
   [[nodiscard]] std::optional<std::uint16_t> node_id() const override;
   [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override;
+  [[nodiscard]] std::unique_ptr<Line> line() override;
+  void mint_past(UnixMillis time) override;
+  [[nodiscard]] detail::Source* source() noexcept override { return topology_->source(); }
+  [[nodiscard]] detail::Target* continuations() noexcept override { return &callbacks_; }
+  void after(std::chrono::milliseconds wait, std::function<void()> function) override;
   void post(Continuation continuation) override { callbacks_.post(continuation); }
   void log(LogLevel level, std::string_view event, std::span<const LogField> fields) override;
   void count_id_collision() override { counters_.id_collisions.fetch_add(1, std::memory_order_relaxed); }
@@ -47,8 +53,6 @@ class LiveCore final : public Core {
   [[nodiscard]] Reply<void> ready();
   [[nodiscard]] ClientStats stats() const;
   [[nodiscard]] detail::Target& callbacks() noexcept { return callbacks_; }
-  /// What a caller that waits for several calls may drive.
-  [[nodiscard]] detail::Source* source() noexcept { return topology_->source(); }
   [[nodiscard]] std::string endpoint() const { return url_.to_string(); }
   [[nodiscard]] bool in_cluster() const noexcept { return cluster_ != nullptr; }
   /// Looks up the slot of a call before it is submitted. Errors: cross_slot.
@@ -93,6 +97,8 @@ class LiveCore final : public Core {
   std::shared_ptr<wire::Topology> topology_;  // either of them
   std::unique_ptr<WakeHubs> wake_;
   std::shared_ptr<SubscriptionHub> subscriptions_;
+  std::mutex lines_mutex_;
+  std::vector<std::weak_ptr<wire::Link>> lines_;  // guarded by lines_mutex_
   std::atomic<bool> closed_{false};
   std::once_flag shut_once_;
   std::mutex join_mutex_;

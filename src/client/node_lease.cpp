@@ -155,6 +155,11 @@ Result<BrandedId> LiveCore::mint(std::string_view brand) {
   return minter_->next(brand);
 }
 
+void LiveCore::mint_past(UnixMillis time) {
+  if (minter_)
+    minter_->advance_past(time);
+}
+
 std::optional<std::uint16_t> LiveCore::node_id() const {
   if (!minter_)
     return std::nullopt;

@@ -30,6 +30,8 @@ std::string_view describe(Errc code) noexcept {
     case Errc::concurrency_ceiling: return "at concurrency ceiling";
     case Errc::broken_state: return "the row exists but is in no set";
     case Errc::id_taken: return "the id belongs to another job";
+    case Errc::nonmonotonic: return "the record is not newer than the stream's newest";
+    case Errc::no_group: return "no such stream or consumer group";
     case Errc::node_held: return "node id is held by another process";
     case Errc::node_lease_lost: return "the lease of the node id is lost";
     case Errc::minter_exhausted: return "no more ids in the representable time";
