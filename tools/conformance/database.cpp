@@ -45,6 +45,23 @@ constexpr std::string_view kVersionKey = "{emq}:version";
   return *std::move(answers);
 }
 
+/// The groups of a stream: name, last delivered entry, pending `[entry id, consumer, deliveries]`.
+[[nodiscard]] json::array groups_of(const Client& client, const std::string& key) {
+  json::array groups;
+  const Value rows = ask(client, {"XINFO", "GROUPS", key});
+  for (const Value& row : rows.items()) {
+    const std::string name(row.find("name")->as_text().value());
+    json::array pending;
+    const Value entries = ask(client, {"XPENDING", key, name, "-", "+", "1000000"});
+    for (const Value& entry : entries.items())
+      pending.push_back(json::array{to_json(entry[0]), to_json(entry[1]), to_json(entry[3])});
+    groups.push_back(json::object{{"name", text_to_json(name)},
+                                  {"last_delivered", to_json(*row.find("last-delivered-id"))},
+                                  {"pending", pending}});
+  }
+  return groups;
+}
+
 [[nodiscard]] json::array zset_of(const Value& reply) {
   json::array members;
   const auto items = reply.items();
@@ -173,6 +190,8 @@ json::object dump(const Client& client, const Extensions& extensions) {
       questions.push_back({"SMEMBERS", key});
     if (type == "string")
       questions.push_back({"GET", key});
+    if (type == "stream")
+      questions.push_back({"XRANGE", key, "-", "+"});
     if (questions.size() != index / 2)
       throw std::runtime_error("no way to dump a " + std::string(type));
   }
@@ -208,6 +227,10 @@ json::object dump(const Client& client, const Extensions& extensions) {
       value = to_json(content);
     }
     json::object entry{{"type", type}, {"value", value}};
+    if (type == "stream") {
+      if (json::array groups = groups_of(client, key); !groups.empty())
+        entry["groups"] = std::move(groups);
+    }
     if (ttl >= 0)
       entry["ttl_ms"] = ttl;
     state[key] = entry;

@@ -13,6 +13,7 @@
 #include "client/nodes.hpp"
 #include "conformance/database.hpp"
 #include "conformance/host_state.hpp"
+#include "conformance/subscribed.hpp"
 #include "conformance/verbs.hpp"
 #include "echomq/client.hpp"
 
@@ -58,7 +59,7 @@ struct Messages {
 class Scenario {
  public:
   Scenario(const std::string& url, const json::value& scenario, const RunOptions& options)
-      : scenario_(scenario), clients_{connect(url, {.name = "first"}), connect(url, {.name = "second"})} {
+      : url_(url), scenario_(scenario), clients_{connect(url, {.name = "first"}), connect(url, {.name = "second"})} {
     bound_["q"] = options.base + "." + text_of(scenario.at("name"));
     if (needs(scenario, "private"))
       settings_ = ask(clients_[0], {"CONFIG", "GET", "maxmemory*"});
@@ -176,6 +177,15 @@ class Scenario {
       return reconnect(span("within_ms"));
     if (call == "together") {
       result = together(args);
+    } else if (step.contains("on")) {
+      std::vector<std::string> command;
+      for (const json::value& part : args.at("command").as_array())
+        command.push_back(text_of(part));
+      result = to_json(subscribed_->ask(command));
+    } else if (call == "pipeline") {
+      result = pipeline(client, args.at("commands").as_array());
+    } else if (auto host = host_.call(call, args)) {
+      result = *std::move(host);
     } else {
       result = result_of(client, step);
     }
@@ -189,12 +199,8 @@ class Scenario {
       if (expected != nullptr && !matches(*expected, result))
         return "got " + json::serialize(result);
     }
-    if (const json::value* capture = step.if_contains("capture")) {
-      if (result.is_string() || result.is_number()) {
-        bound_[text_of(*capture)] = text_of(result);
-      }
-      lists_[text_of(*capture)] = result;
-    }
+    if (const json::value* capture = step.if_contains("capture"))
+      bind(*capture, result);
     return {};
   }
 
@@ -215,8 +221,6 @@ class Scenario {
     }
     if (auto pure = make_pure_call(call, args))
       return *std::move(pure);
-    if (auto host = host_.call(call, args))
-      return *std::move(host);
     return make_call(client, call, text_of(step.at("queue")), args).result;
   }
 
@@ -243,7 +247,48 @@ class Scenario {
     return results;
   }
 
+  /// The value, or what is in `{"ok": value}`, under that name; of a list each element under its own.
+  void bind(const json::value& names, const json::value& result) {
+    const json::object* outcome = result.if_object();
+    const json::value& value = outcome != nullptr && outcome->contains("ok") ? outcome->at("ok") : result;
+    if (!names.is_array()) {
+      if (value.is_string() || value.is_number())
+        bound_[text_of(names)] = text_of(value);
+      lists_[text_of(names)] = result;
+      return;
+    }
+    for (std::size_t i = 0; i < names.as_array().size(); ++i)
+      bound_[text_of(names.at(i))] = text_of(value.at(i));
+  }
+
+  /// Several commands in one write; their replies as a list.
+  [[nodiscard]] static json::value pipeline(const Client& client, const json::array& list) {
+    std::vector<std::vector<std::string>> texts;
+    for (const json::value& command : list) {
+      texts.emplace_back();
+      for (const json::value& part : command.as_array())
+        texts.back().push_back(text_of(part));
+    }
+    std::vector<std::vector<std::string_view>> views;
+    for (const auto& command : texts)
+      views.emplace_back(command.begin(), command.end());
+    const std::vector<CommandParts> commands(views.begin(), views.end());
+    const auto answers = client.pipeline(commands).get();
+    if (!answers)
+      return json::object{{"error", answers.error().message()}};
+    json::array out;
+    for (const Value& answer : *answers)
+      out.push_back(to_json(answer));
+    return out;
+  }
+
   [[nodiscard]] std::string subscribe(const std::string& channel) {
+    const json::array& steps = scenario_.at("steps").as_array();
+    if (std::any_of(steps.begin(), steps.end(),
+                    [](const json::value& one) { return one.as_object().contains("on"); })) {
+      subscribed_.emplace(url_, channel);
+      return {};
+    }
     SubscriptionHandlers handlers;
     handlers.on_message = [this](std::string_view, std::string_view text) {
       const std::lock_guard lock(messages_.mutex);
@@ -258,7 +303,7 @@ class Scenario {
   }
 
   [[nodiscard]] std::string message(const json::object& args, milliseconds within) {
-    const auto text = messages_.next(within);
+    const auto text = subscribed_ ? subscribed_->message(within) : messages_.next(within);
     if (!text)
       return "no message came";
     if (const json::value* wanted = args.if_contains("text"); wanted != nullptr && text_of(*wanted) != *text) {
@@ -287,11 +332,13 @@ class Scenario {
     return {};
   }
 
+  const std::string url_;
   const json::value& scenario_;
   Value settings_;     // what CONFIG had of memory before, when the scenario may change it
   Messages messages_;  // outlives the subscription
   std::array<Client, 2> clients_;
   std::optional<Subscription> subscription_;
+  std::optional<SubscribedConnection> subscribed_;  ///< instead, where commands go over the subscribed connection
   std::map<std::string, std::string> bound_;
   std::map<std::string, json::value> lists_;  // captured results
   HostState host_;

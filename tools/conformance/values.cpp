@@ -7,6 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "echomq/id.hpp"
+
 namespace echomq::conformance {
 namespace {
 
@@ -179,6 +181,19 @@ bool matches(const json::value& expected, const json::value& actual) {
   if (const json::value* bound = matcher(expected, "gt")) {
     const auto number = number_of(actual);
     return number && *number > *number_of(*bound);
+  }
+  if (const json::value* brand = matcher(expected, "id_of")) {
+    const auto id = BrandedId::parse(text_of(actual));
+    return id && id->brand() == text_of(*brand);
+  }
+  if (matcher(expected, "entry_id") != nullptr) {
+    const std::string text = text_of(actual);
+    const std::size_t dash = text.find('-');
+    const auto is_number = [](std::string_view part) {
+      return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    };
+    return dash != std::string::npos && is_number(std::string_view(text).substr(0, dash)) &&
+           is_number(std::string_view(text).substr(dash + 1));
   }
   if (const json::value* set = matcher(expected, "set")) {
     const json::array* list = actual.if_array();

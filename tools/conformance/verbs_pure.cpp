@@ -2,6 +2,7 @@
 #include "conformance/verbs.hpp"
 #include "echomq/batch.hpp"
 #include "echomq/id.hpp"
+#include "echomq/stream.hpp"
 #include "echomq/worker.hpp"
 #include "keyspace/keys.hpp"
 #include "keyspace/slot.hpp"
@@ -107,6 +108,20 @@ std::optional<json::value> make_pure_call(std::string_view call, const json::obj
   }
   if (call == "stream_entry_id")
     return entry_id(text("id"));
+  if (call == "entry_bounds") {
+    const Instant at(milliseconds("at_ms"));
+    const auto floor = minid_floor(at);
+    const auto ceil = maxid_ceil(at);
+    return floor && ceil ? json::value(json::array{json::string(*floor), json::string(*ceil)}) : raises(floor.error());
+  }
+  if (call == "sorted") {
+    const json::array& ids = args.at("ids").as_array();
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      if (text_of(ids[i - 1]) >= text_of(ids[i]))
+        return json::value(false);
+    }
+    return json::value(true);
+  }
   if (call == "hash32")
     return static_cast<std::int64_t>(hash32(number("value")));
   if (call == "slot")
