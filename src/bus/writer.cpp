@@ -18,6 +18,7 @@ constexpr std::size_t kMostInFlight = 2;
 constexpr std::size_t kBatchRecords = 1000;
 constexpr std::size_t kBatchBytes = std::size_t{512} << 10;
 constexpr std::int64_t kLongestPause = 50;
+constexpr std::chrono::seconds kForgotten{10};
 
 [[nodiscard]] const script::ScriptSource* append_script() noexcept {
   static const script::ScriptSource* const script = script::find_script("stream_append");
@@ -455,7 +456,12 @@ void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply
   // A race that was lost gets a wider berth each time.
   const std::int64_t berth = (std::int64_t{1} << (first->mints - 1)) - 1;
   core_->mint_past(UnixMillis(Milliseconds(static_cast<std::int64_t>(top.milliseconds) + berth)));
-  pause_ = Milliseconds(std::clamp<std::int64_t>(ahead / 8, 0, kLongestPause));
+  // Clocks that are apart stay so, and cost nothing; what hosts have added by taking turns makes them wait.
+  const auto now = detail::Clock::now();
+  if (ahead < usual_ahead_ || now - last_refusal_ > kForgotten)
+    usual_ahead_ = ahead;
+  last_refusal_ = now;
+  pause_ = Milliseconds(std::min((ahead - usual_ahead_) / 8, kLongestPause));
 }
 
 void Writer::go_on() {

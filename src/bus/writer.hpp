@@ -6,8 +6,8 @@
 // top. Two batches are in flight at most; the second says which record must stand before it, so that it cannot pass a
 // batch that was refused. What was not appended goes back to the front of the queue and is minted again, above the top.
 //
-// Hosts that take turns push each other's ids ahead of the clock, by a millisecond a turn; so a refused writer waits a
-// fraction of the time by which the top is ahead of it before it goes on, with a bigger batch.
+// Hosts that take turns push each other's ids ahead of their clocks, by a millisecond a turn; so a refused writer waits a
+// fraction of what that has added to the distance of the clocks before it goes on, with a bigger batch.
 #pragma once
 
 #include <atomic>
@@ -136,7 +136,9 @@ class Writer : public std::enable_shared_from_this<Writer> {
   EventId last_sent_;    ///< the last record of the newest batch in flight
   bool halted_ = false;  ///< something in flight went wrong: nothing more is sent until all of it is answered
   bool paused_ = false;
-  Milliseconds pause_{0};  ///< to be kept before the next batch
+  Milliseconds pause_{0};         ///< to be kept before the next batch
+  std::int64_t usual_ahead_ = 0;  ///< by how many ms the top was ahead of this clock at least
+  detail::Clock::time_point last_refusal_{};
   bool pumping_ = false;
 };
 
