@@ -180,11 +180,10 @@ class Stream {
   /// (extension script `stream_append`). When another host's newest record is not older, the id is minted again above
   /// it, a bounded number of times; then, or when that is more than `max_skew` ahead of this client's clock, the answer is
   /// `nonmonotonic`, whose text says by how much.
-  /// A record that had to be sent again after a lost connection stands once; `outcome_unknown` when it cannot be found
-  /// out because it may have been trimmed meanwhile. Records wait for their turn, so a read that is not made after the answer
-  /// may overtake them; `max_in_flight` of the client bounds
-  /// them by stream too. A deadline that ends while earlier records of the stream wait for the server is noticed when
-  /// those are answered.
+  /// A record that had to be sent again after a lost connection stands once; `outcome_unknown` when that cannot be known,
+  /// because the stream was trimmed meanwhile. Records wait for their turn, so a read may overtake those that are not
+  /// answered yet; `max_in_flight` of the client bounds them by stream too. A deadline that ends while earlier records of
+  /// the stream wait for the server is noticed when those are answered.
   /// Errors: also nonmonotonic, node_lease_lost, minter_exhausted.
   Reply<EventId> append(std::span<const Field> fields, AppendOptions options = {}) const;
   /// Appends many, as by as many `append`s in a row; one result each, in order. An empty span answers `empty_pipeline`;
