@@ -25,6 +25,8 @@ using Clock = detail::Clock;
 
 constexpr Milliseconds kFirstBackoff{50};
 constexpr Milliseconds kLongestBackoff{1000};
+/// Between looks for new entries where there is no connection to wait on.
+constexpr Milliseconds kPoll{100};
 /// How long an acknowledgement may wait for others to travel with.
 constexpr Milliseconds kAckDelay{100};
 
@@ -153,7 +155,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (!line_) {
       auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
       if (entries && entries->empty())
-        sleep(options_.beat);
+        sleep(std::min(options_.beat, kPoll));
       return entries;
     }
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());

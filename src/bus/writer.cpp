@@ -244,8 +244,9 @@ void Writer::pump(Pumped by) {
     const auto latest = std::max_element(batch->records.begin(), batch->records.end(),
                                          [](const auto* a, const auto* b) { return a->deadline < b->deadline; });
     const auto left = std::chrono::ceil<Milliseconds>((*latest)->deadline - detail::Clock::now());
+    // Records were counted when they were accepted; a thread of the library must not wait for room a second time.
     const wire::CallSettings how{
-        .repeat = Repeat::safe, .deadline = std::max(left, Milliseconds(1)), .past_bound = true};
+        .repeat = Repeat::safe, .deadline = std::max(left, Milliseconds(1)), .past_bound = by == Pumped::by_answer};
     const bool shared = by == Pumped::by_answer || batch->records.size() > 1;
     lock.unlock();
     settle(settled);
