@@ -177,11 +177,11 @@ class Scenario {
       return reconnect(span("within_ms"));
     if (call == "together") {
       result = together(args);
-    } else if (step.contains("on")) {
+    } else if (call == "raw" && subscribed_ && (step.contains("on") || is_publication(args))) {
       std::vector<std::string> command;
       for (const json::value& part : args.at("command").as_array())
         command.push_back(text_of(part));
-      result = to_json(subscribed_->ask(command));
+      result = to_json(step.contains("on") ? subscribed_->ask(command) : subscribed_->ask_beside(command));
     } else if (call == "pipeline") {
       result = pipeline(client, args.at("commands").as_array());
     } else if (auto host = host_.call(call, args)) {
@@ -202,6 +202,10 @@ class Scenario {
     if (const json::value* capture = step.if_contains("capture"))
       bind(*capture, result);
     return {};
+  }
+
+  [[nodiscard]] static bool is_publication(const json::object& args) {
+    return text_of(args.at("command").at(0)) == "PUBLISH";
   }
 
   /// What one call or command answers; used by several threads at once.

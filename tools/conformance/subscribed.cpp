@@ -18,12 +18,13 @@
 namespace echomq::conformance {
 
 struct SubscribedConnection::Inside final : wire::LinkObserver {
-  explicit Inside(const wire::Endpoint& endpoint) : work(boost::asio::make_work_guard(io)) {
+  explicit Inside(wire::Endpoint of) : endpoint(std::move(of)), work(boost::asio::make_work_guard(io)) {
     wire::LinkSettings settings;
     settings.endpoint = endpoint;
     settings.boot.client_name = "subscribed";
     settings.boot.wire_version = "echomq:3.0.0";
     settings.boot.accepted_versions = {"echomq:3.0.0"};
+    settings.boot.in_cluster = true;  // the version is the business of the other clients
     settings.subscribes = true;
     settings.parks = true;  // its own thread reads
     link = std::make_shared<wire::Link>(
@@ -47,6 +48,18 @@ struct SubscribedConnection::Inside final : wire::LinkObserver {
     arrived.notify_all();
   }
 
+  Result<Value> ask(const std::vector<std::string>& command) {
+    const std::vector<std::string_view> parts(command.begin(), command.end());
+    auto decode = [](const wire::Answer& answer) -> Result<Value> { return resp::to_value(answer.view); };
+    auto* call = wire::BoundCall<Value, decltype(decode)>::make(parts, decode);
+    call->deadline = echomq::detail::Clock::now() + std::chrono::seconds(5);
+    call->retain();
+    echomq::detail::CallPointer<echomq::detail::CallOf<Value>> mine(call);
+    link->submit(call, false);
+    return Reply<Value>(std::move(mine)).get();
+  }
+
+  const wire::Endpoint endpoint;
   boost::asio::io_context io;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work;
   wire::Counters counters;
@@ -65,21 +78,24 @@ SubscribedConnection::SubscribedConnection(const std::string& url, std::string_v
 SubscribedConnection::~SubscribedConnection() = default;
 
 Value SubscribedConnection::ask(const std::vector<std::string>& command) {
-  const std::vector<std::string_view> parts(command.begin(), command.end());
-  auto decode = [](const wire::Answer& answer) -> Result<Value> { return resp::to_value(answer.view); };
-  auto* call = wire::BoundCall<Value, decltype(decode)>::make(parts, decode);
-  call->deadline = echomq::detail::Clock::now() + std::chrono::seconds(5);
-  call->retain();
-  echomq::detail::CallPointer<echomq::detail::CallOf<Value>> mine(call);
-  inside_->link->submit(call, false);
-  auto reply = Reply<Value>(std::move(mine)).get();
+  auto reply = inside_->ask(command);
   if (!reply && reply.error().text.starts_with("MOVED ")) {
     // `MOVED <slot> <host>:<port>`.
     const std::string node = reply.error().text.substr(reply.error().text.rfind(' ') + 1);
+    beside_.reset();
     inside_ = std::make_unique<Inside>(wire::parse_url("valkey://" + node).value().endpoint);
     ask({"SUBSCRIBE", channel_});
     return ask(command);
   }
+  if (!reply)
+    throw std::runtime_error(command.at(0) + ": " + reply.error().message());
+  return *std::move(reply);
+}
+
+Value SubscribedConnection::ask_beside(const std::vector<std::string>& command) {
+  if (!beside_)
+    beside_ = std::make_unique<Inside>(inside_->endpoint);
+  auto reply = beside_->ask(command);
   if (!reply)
     throw std::runtime_error(command.at(0) + ": " + reply.error().message());
   return *std::move(reply);

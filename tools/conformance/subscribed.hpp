@@ -23,6 +23,8 @@ class SubscribedConnection {
 
   /// A command's reply; throws on an error.
   Value ask(const std::vector<std::string>& command);
+  /// The same over a second connection to the same node, where the receivers of a publication are counted.
+  Value ask_beside(const std::vector<std::string>& command);
   /// The next message; nothing when none comes in time.
   [[nodiscard]] std::optional<std::string> message(std::chrono::milliseconds within);
 
@@ -30,6 +32,7 @@ class SubscribedConnection {
   struct Inside;
   const std::string channel_;
   std::unique_ptr<Inside> inside_;
+  std::unique_ptr<Inside> beside_;  ///< to the node of `inside_`, opened when first needed
 };
 
 }  // namespace echomq::conformance

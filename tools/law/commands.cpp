@@ -53,6 +53,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"XRANGE"},
     {"XREVRANGE"},
     {"XLEN", 1, 1, false, true},
+    {"XINFO", 2, 2},
     {"TIME", 0, 0},
     // Writes.
     {"SET", 1, 1, true},

@@ -17,7 +17,7 @@ while at <= #ARGV do
   end
   count = count + 1
   first[count] = at
-  at = at + 2 + texts
+  at = at + (2 + texts)
 end
 
 local function stopped(appended, why)
@@ -33,14 +33,15 @@ local function stopped(appended, why)
 end
 
 local function is_there(id, record)
-  local entry = redis.call('XRANGE', key, id, id)[1]
+  local entry = redis.call('XRANGE', key, id, id, 'COUNT', 1)[1]
   return entry and (not record or entry[2][2] == record)
 end
 
 if ARGV[1] ~= '' and not is_there(ARGV[1]) then return stopped(-1, '') end
 for i = 1, count do
   at = first[i]
-  local answer = redis.pcall('XADD', key, ARGV[at], unpack(ARGV, at + 2, at + 1 + ARGV[at + 1]))
+  local text = at + 2
+  local answer = redis.pcall('XADD', key, ARGV[at], unpack(ARGV, text, math.min(text + 995, at + 1 + ARGV[at + 1])))
   if type(answer) == 'table' and answer.err then
     if i == 1 and not string.find(answer.err, 'XADD', 1, true) then return answer end
     if not is_there(ARGV[at], ARGV[at + 3]) then return stopped(i - 1, answer.err) end
