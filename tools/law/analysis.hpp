@@ -42,6 +42,10 @@ struct Facts {
   bool writes = false;
 };
 
+/// Types of the key; for one that was declared beyond the numbered ones, all types in the words of `more_keys`.
+[[nodiscard]] std::set<std::string> types_touched(const Touch& touch, const ScriptEntry* entry,
+                                                  const Registry& registry);
+
 /// `entry` may be null: then KEYS and ARGV are data. Throws SyntaxError.
 [[nodiscard]] Facts analyse(const Source& source, const ScriptEntry* entry, const Registry& registry);
 

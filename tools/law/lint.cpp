@@ -18,29 +18,6 @@ namespace {
   return text;
 }
 
-/// Types in the words of `more_keys`.
-[[nodiscard]] std::set<std::string> types_in(const std::string& words, const Registry& registry) {
-  std::set<std::string> types;
-  std::string word;
-  for (const char c : words + " ") {
-    if (c != ' ' && c != '(' && c != ')' && c != '|' && c != ',') {
-      word += c;
-    } else {
-      if (registry.key(word) != nullptr)
-        types.insert(word);
-      word.clear();
-    }
-  }
-  return types;
-}
-
-[[nodiscard]] std::set<std::string> types_touched(const Touch& touch, const ScriptEntry* entry,
-                                                  const Registry& registry) {
-  if (touch.pattern == std::string(1, kDeclared))
-    return entry == nullptr ? std::set<std::string>() : types_in(entry->more_keys, registry);
-  return registry.types_of(touch.pattern);
-}
-
 class ScriptLint {
  public:
   ScriptLint(const Source& source, const Registry& registry)
@@ -338,7 +315,7 @@ class RegistryLint {
     std::set<std::string> touched;
     for (const auto& [script, facts] : facts_of(protocol_)) {
       for (const Touch& touch : facts.touches) {
-        if (!registry_.types_of(touch.pattern).contains("job"))
+        if (!types_touched(touch, registry_.script(script), registry_).contains("job"))
           continue;
         touched.insert(touch.fields.begin(), touch.fields.end());
         for (const std::string& field : touch.fields) {

@@ -81,7 +81,7 @@ void add_script_to(Lock& lock, const Source& source, const Registry& registry, c
     throw std::runtime_error(source.path + ":" + std::to_string(error.line) + ": " + error.what());
   }
   for (const Touch& touch : facts.touches) {
-    for (const std::string& type : registry.types_of(touch.pattern)) {
+    for (const std::string& type : types_touched(touch, &entry, registry)) {
       lock.items[{"key", type}].emplace(touch.writes ? "writer" : "reader", entry.name);
       if (type != "job")
         continue;
