@@ -142,6 +142,22 @@ Result<void> LiveCore::connect() {
   return main_->wait_live(detail::Clock::now() + options_.connect_timeout + milliseconds(200));
 }
 
+std::shared_ptr<wire::Link> LiveCore::open_link(std::string_view role, bool subscribes,
+                                                std::shared_ptr<wire::LinkObserver> observer) {
+  wire::LinkSettings settings = link_settings(role, url_.endpoint);
+  settings.subscribes = subscribes;
+  std::shared_ptr<wire::Link> link = make_link(std::move(settings), nullptr, observer.get());
+  const std::lock_guard lock(extra_mutex_);
+  // A closed link that only this list and its observer hold has no handler pending: nobody calls the observer any more.
+  std::erase_if(extra_links_, [](const ExtraLink& one) {
+    return one.link->closed() && one.observer.use_count() == 1 && one.link.use_count() <= 2;
+  });
+  extra_links_.push_back({std::move(observer), link});
+  if (closed())
+    link->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  return link;
+}
+
 Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions options) {
   std::shared_ptr<LiveCore> core(new LiveCore(std::move(url), std::move(options)), [](LiveCore* last) {
     // A forked child has none of the threads that this would wait for: what they hold is left as it is.
@@ -326,6 +342,11 @@ void LiveCore::close() {
     }
     subscriptions_->close(why);
     topology_->close(why);
+    {
+      const std::lock_guard lock(extra_mutex_);
+      for (const ExtraLink& one : extra_links_)
+        one.link->close(why);
+    }
     boost::asio::post(io_, [this] {
       renewal_.cancel();
       work_.reset();

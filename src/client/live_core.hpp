@@ -53,6 +53,10 @@ class LiveCore final : public Core {
   [[nodiscard]] Reply<void> ready();
   [[nodiscard]] ClientStats stats() const;
   [[nodiscard]] detail::Target& callbacks() noexcept { return callbacks_; }
+  /// A connection of its own for another part of the library, not started; closed with the client. The observer lives
+  /// as long as the connection may call it. `subscribes`: it carries subscriptions.
+  [[nodiscard]] std::shared_ptr<wire::Link> open_link(std::string_view role, bool subscribes,
+                                                      std::shared_ptr<wire::LinkObserver> observer);
   [[nodiscard]] std::string endpoint() const { return url_.to_string(); }
   [[nodiscard]] bool in_cluster() const noexcept { return cluster_ != nullptr; }
   /// Looks up the slot of a call before it is submitted. Errors: cross_slot.
@@ -99,6 +103,12 @@ class LiveCore final : public Core {
   std::shared_ptr<SubscriptionHub> subscriptions_;
   std::mutex lines_mutex_;
   std::vector<std::weak_ptr<wire::Link>> lines_;  // guarded by lines_mutex_
+  struct ExtraLink {
+    std::shared_ptr<wire::LinkObserver> observer;
+    std::shared_ptr<wire::Link> link;
+  };
+  std::mutex extra_mutex_;
+  std::vector<ExtraLink> extra_links_;  // guarded by extra_mutex_
   std::atomic<bool> closed_{false};
   std::once_flag shut_once_;
   std::mutex join_mutex_;

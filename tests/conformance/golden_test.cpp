@@ -12,7 +12,7 @@
 namespace echomq::conformance {
 namespace {
 
-const std::vector<std::string> kAreas = {"admin", "bus", "flows", "identity", "lanes", "queue"};
+const std::vector<std::string> kAreas = {"admin", "bus", "cache", "flows", "identity", "lanes", "queue"};
 
 class GoldenHistory : public ::testing::TestWithParam<std::tuple<Kind, std::string>> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenHistory);

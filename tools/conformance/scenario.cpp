@@ -225,7 +225,8 @@ class Scenario {
     }
     if (auto pure = make_pure_call(call, args))
       return *std::move(pure);
-    return make_call(client, call, text_of(step.at("queue")), args).result;
+    const json::value* queue = step.if_contains("queue");  // verbs of the cache have none
+    return make_call(client, call, queue != nullptr ? text_of(*queue) : std::string(), args).result;
   }
 
   /// All steps at once, `times` each, from both clients in turns; their results in order.
@@ -383,6 +384,9 @@ std::optional<std::string> obstacle(const std::string& url, const json::value& s
     } else if (what == "hash_field_ttl") {
       if (!has_command(connect(url, {.name = "needs"}), "HPEXPIRE"))
         return "the server has no HPEXPIRE";
+    } else if (what == "single_server") {
+      if (is_cluster(connect(url, {.name = "needs"})))
+        return "the server is a node of a cluster";
     } else {
       return "this driver has no " + what;
     }

@@ -44,7 +44,7 @@ json::array job_tuple(const ClaimedJob& job) {
 
 namespace {
 
-constexpr std::array<std::string_view, 2> kMissing = {"table_start", "fetch_together"};
+constexpr std::array<std::string_view, 1> kMissing = {"hydrate"};
 
 [[nodiscard]] json::value admitted(Caller& c, Reply<Admission> reply, std::string_view word) {
   return c.value(std::move(reply), [&](const Admission& admission) {
@@ -310,6 +310,8 @@ Outcome make_call(const Client& client, std::string_view call, std::string_view 
     return *std::move(flow);
   if (auto outcome = make_bus_call(client, call, queue, args))
     return *std::move(outcome);
+  if (auto cached = make_cache_call(client, call, args))
+    return *std::move(cached);
   const auto verb = verbs().find(call);
   if (verb == verbs().end())
     throw std::runtime_error("no such verb: " + std::string(call));

@@ -1,6 +1,7 @@
 // The calls of the vocabulary that need no server: ids, keys, slots, backoff.
 #include "conformance/verbs.hpp"
 #include "echomq/batch.hpp"
+#include "echomq/cache.hpp"
 #include "echomq/id.hpp"
 #include "echomq/stream.hpp"
 #include "echomq/worker.hpp"
@@ -155,6 +156,22 @@ std::optional<json::value> make_pure_call(std::string_view call, const json::obj
   }
   if (call == "backoff_exponential") {
     return backoff(Backoff::exponential(milliseconds("base"), milliseconds("cap")), integer_of(args.at("attempts")));
+  }
+  if (call == "coh_message" || call == "newer") {
+    const bool message = call == "coh_message";
+    const auto first = BrandedId::parse(text(message ? "id" : "a"));
+    const auto second = BrandedId::parse(text(message ? "version" : "b"));
+    if (!first || !second)
+      return raises(first ? second.error() : first.error());
+    if (message)
+      return json::string(CoherenceMessage{*first, *second}.text());
+    return is_newer(*first, *second);
+  }
+  if (call == "coh_parse") {
+    const auto message = CoherenceMessage::parse(text("message"));
+    if (!message)
+      return "error";
+    return ok(json::array{json::string(message->id.text()), json::string(message->version.text())});
   }
   return std::nullopt;
 }
