@@ -34,7 +34,8 @@ std::string bytes_of(const json::value& hex) {
 BrandedId id_of(const json::value& text) { return BrandedId::parse(text_of(text)).value(); }
 
 TEST(CacheVectors, Frames) {
-  for (const json::value& vector : vectors().at("frames").as_array()) {
+  const auto frames = vectors();
+  for (const json::value& vector : frames.at("frames").as_array()) {
     const std::string value = bytes_of(vector.at("value_hex"));
     const std::string bytes = bytes_of(vector.at("hex"));
     EXPECT_EQ(make_frame(id_of(vector.at("version")), value), bytes);
@@ -43,12 +44,14 @@ TEST(CacheVectors, Frames) {
     EXPECT_EQ(frame->version, id_of(vector.at("version")));
     EXPECT_EQ(frame->value, value);
   }
-  for (const json::value& vector : vectors().at("corrupt_frames").as_array())
+  const auto corrupt_frames = vectors();
+  for (const json::value& vector : corrupt_frames.at("corrupt_frames").as_array())
     EXPECT_FALSE(read_frame(bytes_of(vector.at("hex")))) << vector;
 }
 
 TEST(CacheVectors, Messages) {
-  for (const json::value& vector : vectors().at("messages").as_array()) {
+  const auto messages = vectors();
+  for (const json::value& vector : messages.at("messages").as_array()) {
     const CoherenceMessage message{id_of(vector.at("id")), id_of(vector.at("version"))};
     EXPECT_EQ(message.text(), bytes_of(vector.at("hex")));
     const auto parsed = CoherenceMessage::parse(bytes_of(vector.at("hex")));
@@ -56,12 +59,14 @@ TEST(CacheVectors, Messages) {
     EXPECT_EQ(parsed->id, message.id);
     EXPECT_EQ(parsed->version, message.version);
   }
-  for (const json::value& vector : vectors().at("malformed_messages").as_array())
+  const auto malformed_messages = vectors();
+  for (const json::value& vector : malformed_messages.at("malformed_messages").as_array())
     EXPECT_TRUE(CoherenceMessage::parse(bytes_of(vector.at("hex"))).error().is(Errc::invalid_argument)) << vector;
 }
 
 TEST(CacheVectors, Names) {
-  for (const json::value& vector : vectors().at("names").as_array()) {
+  const auto names = vectors();
+  for (const json::value& vector : names.at("names").as_array()) {
     const CacheName table = CacheName::parse(text_of(vector.at("table"))).value();
     const TableKeys keys(table);
     EXPECT_EQ(keys.row(id_of(vector.at("id"))).view(), text_of(vector.at("row")));
@@ -74,7 +79,8 @@ TEST(CacheVectors, Names) {
 }
 
 TEST(CacheVectors, Newer) {
-  for (const json::value& vector : vectors().at("newer").as_array())
+  const auto newer = vectors();
+  for (const json::value& vector : newer.at("newer").as_array())
     EXPECT_EQ(is_newer(id_of(vector.at("a")), id_of(vector.at("b"))), vector.at("newer").as_bool()) << vector;
 }
 

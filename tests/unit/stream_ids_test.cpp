@@ -26,7 +26,8 @@ json::object load() {
 TEST(StreamVectors, RecordIdsAndEntryIdsAreEachOthersInverse) {
   std::optional<EventId> before;
   bus::EntryNumber number_before;
-  for (const json::value& vector : load().at("records").as_array()) {
+  const auto records = load();
+  for (const json::value& vector : records.at("records").as_array()) {
     const std::string entry(vector.at("entry").as_string());
     const EventId id = EventId::parse(vector.at("id").as_string()).value();
     EXPECT_EQ(id.entry_id().text(), entry);
@@ -46,7 +47,8 @@ TEST(StreamVectors, RecordIdsAndEntryIdsAreEachOthersInverse) {
 }
 
 TEST(StreamVectors, BoundsOfAMillisecond) {
-  for (const json::value& vector : load().at("bounds").as_array()) {
+  const auto bounds = load();
+  for (const json::value& vector : bounds.at("bounds").as_array()) {
     const Instant at(Milliseconds(vector.at("unix_ms").to_number<std::int64_t>()));
     EXPECT_EQ(minid_floor(at).value(), vector.at("floor").as_string());
     EXPECT_EQ(maxid_ceil(at).value(), vector.at("ceiling").as_string());
@@ -59,7 +61,8 @@ TEST(StreamVectors, BoundsOfAMillisecond) {
 }
 
 TEST(StreamVectors, EntryIdsThatNoRecordHas) {
-  for (const json::value& vector : load().at("no_record").as_array()) {
+  const auto no_record = load();
+  for (const json::value& vector : no_record.at("no_record").as_array()) {
     const std::string entry(vector.at("entry").as_string());
     const auto id = EventId::from_entry_id(entry);
     ASSERT_FALSE(id) << entry;
