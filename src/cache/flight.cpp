@@ -218,7 +218,7 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
     return land(flight, {std::move(answer), shortened_ttl()});
   }
   if (flight->corrupt)
-    return fill_by_script(flight, std::move(found.value));
+    return fill_by_script(flight, found.value);
   fill(flight, std::move(found.value));
 }
 
@@ -248,10 +248,10 @@ void Table::filled(const FlightPointer& flight, std::string value, Result<std::v
     return written(flight, std::move(value), false);
   if (frame && is_newer(frame->version, flight->version))
     return read_again(flight, *frame);
-  fill_by_script(flight, std::move(value));
+  fill_by_script(flight, value);
 }
 
-void Table::fill_by_script(const FlightPointer& flight, std::string value) {
+void Table::fill_by_script(const FlightPointer& flight, const std::string& value) {
   auto end = [self = shared_from_this(), flight, value](Result<std::vector<Value>> answers) {
     if (answers) {
       const Value& reply = answers->back();

@@ -41,9 +41,10 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
     return fail(Errc::invalid_argument,
                 fmt::format("negative_ttl must be 0 to 20 days, got {}ms", options.negative_ttl.count()));
   }
-  if (options.l2_deadline < milliseconds(1))
+  if (options.l2_deadline < milliseconds(1)) {
     return fail(Errc::invalid_argument,
                 fmt::format("l2_deadline must be positive, got {}ms", options.l2_deadline.count()));
+  }
   if (options.load_threads < 1 || options.load_threads > 256)
     return fail(Errc::invalid_argument, fmt::format("load_threads must be 1 to 256, got {}", options.load_threads));
   return {};
@@ -199,7 +200,8 @@ void Table::flush() {
 void Table::heard(const CoherenceMessage& message) noexcept {
   if (message.id.brand() != options_.kind)
     return ignored();
-  (void)apply(message.id, message.version);
+  if (!apply(message.id, message.version))
+    ignored();
 }
 
 void Table::changed(const BrandedId& id) noexcept {

@@ -141,7 +141,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void loaded(const FlightPointer& flight, LoadedBytes result);
   void fill(const FlightPointer& flight, std::string value);
   void filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers);
-  void fill_by_script(const FlightPointer& flight, std::string value);
+  void fill_by_script(const FlightPointer& flight, const std::string& value);
   void written(const FlightPointer& flight, std::string value, bool over_nothing);
   void land(const FlightPointer& flight, Outcome outcome);
 

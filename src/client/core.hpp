@@ -107,7 +107,8 @@ class Core : public std::enable_shared_from_this<Core> {
   /// Closing waits for it, so `wait` is short.
   virtual void after(std::chrono::milliseconds wait, std::function<void()> function) {
     (void)wait;
-    function();
+    const auto now = std::move(function);
+    now();
   }
 
   /// Runs a continuation on the client's executor.

@@ -150,9 +150,7 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
        false,
        {"script claim: now refuses with `EMQRATE closed`"}},
       {"a script that touches a key no more",
-       [](Protocol& p) {
-         ASSERT_TRUE(edit(p, "gpause", "redis.call('LREM', KEYS[2], 0, ARGV[1])", ""));
-       },
+       [](Protocol& p) { ASSERT_TRUE(edit(p, "gpause", "redis.call('LREM', KEYS[2], 0, ARGV[1])", "")); },
        true,
        {"key ring: gpause no longer writes it"}},
       {"refused at maxmemory",
