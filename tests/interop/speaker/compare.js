@@ -1,9 +1,13 @@
 // Expectations of a scenario against what came: the rules of protocol/conformance/README.md, "Comparing".
 import {isHex, isObject, toBytes} from './bytes.js';
+import {parse} from './ids.js';
 
 const MATCHERS = {
   any: () => true,
   not: (unwanted, actual) => !matches(unwanted, actual),
+  repeat: (_, actual, expected) => typeof actual === 'string' && toBytes(expected).equals(toBytes(actual)),
+  id_of: (namespace, actual) => namespaceOf(actual) === namespace,
+  entry_id: (_, actual) => typeof actual === 'string' && /^[0-9]+-[0-9]+$/.test(actual),
   gt: (bound, actual) => numberOf(actual) !== null && numberOf(actual) > bound,
   set: (wanted, actual) => Array.isArray(actual) && actual.length === wanted.length && hasAll(wanted, actual),
   map: (wanted, actual) => hasFields(wanted, actual, true),
@@ -13,7 +17,7 @@ const MATCHERS = {
 
 export function matches(expected, actual) {
   const names = isObject(expected) ? Object.keys(expected) : [];
-  if (names.length === 1 && names[0] in MATCHERS) return MATCHERS[names[0]](expected[names[0]], actual);
+  if (names.length === 1 && names[0] in MATCHERS) return MATCHERS[names[0]](expected[names[0]], actual, expected);
   if (expected === null || actual === null) return expected === actual;
   if (typeof expected === 'boolean' || typeof actual === 'boolean') return expected === actual;
   if (Array.isArray(expected) || Array.isArray(actual)) {
@@ -27,6 +31,15 @@ export function matches(expected, actual) {
     return a !== null && a === b;
   }
   return toBytes(expected).equals(toBytes(actual));
+}
+
+/** The namespace of a branded id; null when the value is none. */
+function namespaceOf(value) {
+  try {
+    return parse(value).namespace;
+  } catch {
+    return null;
+  }
 }
 
 /** The number that a value is, or that its text says; null when it is none. */

@@ -45,6 +45,13 @@ export class Connection {
     return this.client.callBuffer(name, ...parts.map(toBytes));
   }
 
+  /** Several commands in one write; their replies in order, an error as an `Error`. */
+  async pipeline(commands) {
+    const pipeline = this.client.pipeline();
+    for (const [name, ...parts] of commands) pipeline.callBuffer(name, ...parts.map(toBytes));
+    return (await pipeline.exec()).map(([error, reply]) => error ?? reply);
+  }
+
   close() {
     this.client.disconnect();
   }

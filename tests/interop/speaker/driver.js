@@ -2,6 +2,7 @@
 import {setTimeout as sleep} from 'node:timers/promises';
 import {isObject, toBytes, toJson} from './bytes.js';
 import {matches} from './compare.js';
+import {CancelToken, Cancelled, Meter} from './local.js';
 import {Runtime} from './runtime.js';
 import {Missing} from './scripts.js';
 import {call} from './verbs.js';
@@ -10,8 +11,14 @@ import {call} from './verbs.js';
 const NEEDS = {
   subscriber: () => true,
   second_client: () => true,
+  single_server: async (client) => !/cluster_enabled:1/.test((await client.send('INFO', 'cluster')).toString()),
   hash_field_ttl: async (client) => (await client.send('COMMAND', 'INFO', 'HPEXPIRE'))[0] !== null,
 };
+
+/** RESP2 has the streams of XREAD and XREADGROUP as a list of pairs; as a flat list they read like a map. */
+function flat(name, reply) {
+  return /^XREAD(GROUP)?$/i.test(name) && Array.isArray(reply) && Array.isArray(reply[0]) ? reply.flat() : reply;
+}
 
 /** Thrown when a scenario cannot be run here. */
 export class Skipped extends Error {}
@@ -38,6 +45,9 @@ class Run {
     this.bound = {q: `${base}.${scenario.name}`};
     this.captured = {};
     this.clients = [];
+    this.tokens = new Map();
+    this.meter = new Meter();
+    this.heard = new Map();
   }
 
   async begin() {
@@ -56,7 +66,7 @@ class Run {
 
   /** Keys of the scenario's queue, and of queues whose names continue it after a dot. */
   async removeKeys() {
-    for (const pattern of [`emq:{${this.bound.q}}:*`, `emq:{${this.bound.q}.*`]) {
+    for (const pattern of ['emq', 'ecc'].flatMap((plane) => ['}:', '.'].map((end) => `${plane}:{${this.bound.q}${end}*`))) {
       let cursor = '0';
       do {
         const [next, keys] = await this.clients[0].send('SCAN', cursor, 'MATCH', pattern, 'COUNT', 1000);
@@ -112,19 +122,30 @@ class Run {
     this.bound[name] = toBytes(value).toString();
   }
 
-  async step(step) {
+  /** Binds a result, or what is in its `ok`: a text or a number to one name, the elements of a list to a list of names. */
+  capture(names, result) {
+    const value = isObject(result) && 'ok' in result ? result.ok : result;
+    if (Array.isArray(names)) {
+      names.forEach((name, i) => this.bind(name, value[i]));
+      return;
+    }
+    this.captured[names] = result;
+    if (typeof value === 'string' || typeof value === 'number') this.bind(names, value);
+  }
+
+  /** What a step answers, without its expectations. */
+  perform(step, client) {
     const host = this[`do_${step.call}`];
-    const client = this.clients[step.client ?? 0];
-    const result = host
-      ? await host.call(this, step.args, client)
-      : await call(client, step.call, step.queue === undefined ? step.args : {...step.args, queue: step.queue});
+    if (host) return host.call(this, step.args, client, step);
+    return call(client, step.call, step.queue === undefined ? step.args : {...step.args, queue: step.queue});
+  }
+
+  async step(step) {
+    const result = await this.perform(step, this.clients[step.client ?? 0]);
     for (const name of ['result', 'reply']) {
       if (name in step && !matches(step[name], result)) throw new Error(`got ${JSON.stringify(result)}`);
     }
-    if ('capture' in step) {
-      this.captured[step.capture] = result;
-      this.bind(step.capture, result);
-    }
+    if ('capture' in step) this.capture(step.capture, result);
   }
 
   async do_mint({namespace, as}) {
@@ -137,8 +158,60 @@ class Run {
     while (Date.now() < until) await sleep(until - Date.now()); // a timer may be early by a part of a millisecond
   }
 
-  async do_raw({command}, client) {
-    return toJson(await client.send(...command));
+  async do_raw({command}, client, {on, reply}) {
+    try {
+      const connection = on === 'subscriber' ? this.subscriber : client;
+      return toJson(flat(command[0], await connection.send(...command)));
+    } catch (error) {
+      if (error.name === 'ReplyError' && isObject(reply) && 'error' in reply) return {error: error.message};
+      throw error;
+    }
+  }
+
+  async do_pipeline({commands}, client) {
+    return toJson(await client.connection.pipeline(commands));
+  }
+
+  /** All at once, from both clients in turns; the results in order. */
+  do_together({steps, times = 1}) {
+    const all = steps.flatMap((step) => Array(times).fill(step));
+    return Promise.all(all.map((step, i) => this.perform(step, this.clients[i % this.clients.length])));
+  }
+
+  // What a host has of its own, without a server: cancel tokens and a meter.
+  async do_cancel_new({as}) {
+    this.tokens.set(as, new CancelToken());
+    return 'ok';
+  }
+  async do_cancel({token, reason}) {
+    this.tokens.get(token).cancel(reason);
+    return 'ok';
+  }
+  async do_cancel_check({token}) {
+    const reason = this.tokens.get(token).take();
+    return reason === null ? 'ok' : {error: ['cancelled', reason]};
+  }
+  async do_cancel_raise({token}) {
+    try {
+      this.tokens.get(token).throwIfCancelled();
+      return 'ok';
+    } catch (error) {
+      if (error instanceof Cancelled) return {raises: error.reason};
+      throw error;
+    }
+  }
+  async do_meter_attach({event, as}) {
+    const heard = [];
+    this.heard.set(as, heard);
+    this.meter.attach(event, (values, labels) => heard.push({...values, ...labels}));
+    return 'ok';
+  }
+  async do_meter_emit({event, values, labels}) {
+    this.meter.emit(event, values, labels);
+    return 'ok';
+  }
+  async do_meter_heard({as}) {
+    return {ok: this.heard.get(as)};
   }
 
   async do_subscribe({channel}) {
