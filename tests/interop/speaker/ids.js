@@ -62,12 +62,24 @@ export function entryId(id) {
   return `${unixMs}-${value & 0x3fffffn}`;
 }
 
+/** The first and the last entry id of a millisecond. */
+export const floorEntry = (unixMs) => `${unixMs}-0`;
+export const ceilingEntry = (unixMs) => `${unixMs}-${2 ** 22 - 1}`;
+
 /** Ids of one node that rise from mint to mint, also when the clock stands still or steps back. */
 export class Minter {
   constructor(node) {
     this.node = BigInt(node);
     this.last = -1n;
     this.sequence = 0n;
+  }
+
+  /** From now on above all ids of that millisecond. */
+  rise(unixMs) {
+    const ms = BigInt(unixMs - EPOCH_MS);
+    if (ms < this.last) return;
+    this.last = ms;
+    this.sequence = 4095n;
   }
 
   mint(namespace) {

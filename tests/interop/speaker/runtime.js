@@ -27,12 +27,17 @@ export class Runtime {
     return this.scripts.run(script, values, moreKeys);
   }
 
-  /** A fresh id. The first one leases a node id, so that no other runtime mints the same. */
-  async mint(namespace) {
+  /**
+   * A fresh id, where `above` is given above all of that Unix millisecond. The first one leases a node id, so that no
+   * other runtime mints the same.
+   */
+  async mint(namespace, above = null) {
     this.minter ??= this.run('node_lease', {owner: this.owner, lease_ms: NODE_LEASE_MS, grace_ms: 1000}).then(
       ([node]) => new Minter(node),
     );
-    return (await this.minter).mint(namespace);
+    const minter = await this.minter;
+    if (above !== null) minter.rise(above);
+    return minter.mint(namespace);
   }
 
   subscriber() {

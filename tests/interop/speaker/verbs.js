@@ -7,6 +7,7 @@ import {batchVerbs} from './verbs_batches.js';
 import {busVerbs} from './verbs_bus.js';
 import {cacheVerbs} from './verbs_cache.js';
 import {flowVerbs} from './verbs_flows.js';
+import {groupVerbs} from './verbs_groups.js';
 import {laneVerbs} from './verbs_lanes.js';
 import {pureVerbs} from './verbs_pure.js';
 
@@ -87,7 +88,9 @@ const queueVerbs = {
   },
 };
 
-const tables = [queueVerbs, laneVerbs, batchVerbs, flowVerbs, adminVerbs, busVerbs, cacheVerbs, pureVerbs];
+const tables = [
+  queueVerbs, laneVerbs, batchVerbs, flowVerbs, adminVerbs, busVerbs, groupVerbs, cacheVerbs, pureVerbs,
+];
 export const verbs = new Map(tables.flatMap(Object.entries));
 
 const WORDS = [

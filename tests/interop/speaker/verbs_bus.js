@@ -1,10 +1,10 @@
 // The bus: streams of records. No scripts: every verb is one plain command on `emq:{q}:stream:<name>`.
 import {fromBytes} from './bytes.js';
-import {entryId, parse} from './ids.js';
+import {ceilingEntry, entryId, floorEntry, parse} from './ids.js';
 import {Raised, idOf} from './shapes.js';
 
 const NOT_ABOVE_TOP = 'ERR The ID specified in XADD is equal or smaller than the target stream top item';
-const keyOf = (runtime, args) => runtime.keys.name('stream', {...args, name: args.stream});
+export const keyOf = (runtime, args) => runtime.keys.name('stream', {...args, name: args.stream});
 const archiveOf = (runtime, args) => runtime.keys.name('stream:archived', {...args, name: args.stream});
 
 async function append(runtime, args, id) {
@@ -19,7 +19,7 @@ async function append(runtime, args, id) {
 }
 
 /** [EVT id, fields]: of a repeated field the first one counts, so nothing shadows the record's id. */
-function record([, list]) {
+export function record([, list]) {
   const fields = new Map();
   for (let i = 0; i + 1 < list.length; i += 2) {
     const name = list[i].toString();
@@ -36,12 +36,43 @@ async function read(runtime, args, from, to) {
   return {ok: entries.map(record)};
 }
 
-const floor = (unixMs) => `${unixMs}-0`;
-const ceiling = (unixMs) => `${unixMs}-${2 ** 22 - 1}`;
+/** A fresh id, and where another host has written a newer record a later one. */
+async function appendFresh(runtime, args) {
+  for (let above = null; ; ) {
+    const answer = await append(runtime, args, await runtime.mint('EVT', above));
+    if (answer.error !== 'nonmonotonic') return answer;
+    const about = await runtime.send('XINFO', 'STREAM', keyOf(runtime, args));
+    const top = about[about.findIndex((name) => name.toString() === 'last-generated-id') + 1].toString();
+    above = Number(top.split('-')[0]);
+  }
+}
+
+/** The entry id right after that of a record. */
+function entryAfter(id) {
+  const [ms, sequence] = entryId(id).split('-');
+  return `${ms}-${BigInt(sequence) + 1n}`;
+}
+
+/** Trimming answers how many entries went. */
+async function trim(runtime, args, by, edge) {
+  // Without a limit of 0 an approximate trim stops early, and nobody asks again.
+  const how = args.approx ? ['~', edge, 'LIMIT', 0] : ['=', edge];
+  return {ok: await runtime.send('XTRIM', keyOf(runtime, args), by, ...how)};
+}
 
 export const busVerbs = {
   async stream_append(runtime, args) {
-    return append(runtime, args, await runtime.mint('EVT'));
+    return appendFresh(runtime, args);
+  },
+  /** The receipts in order, or the first refusal. */
+  async stream_append_batch(runtime, args) {
+    const receipts = [];
+    for (const fields of args.records) {
+      const answer = await appendFresh(runtime, {...args, fields});
+      if (!('ok' in answer)) return answer;
+      receipts.push(answer.ok);
+    }
+    return {ok: receipts};
   },
   async stream_append_id(runtime, args) {
     try {
@@ -52,19 +83,20 @@ export const busVerbs = {
     return append(runtime, args, args.id);
   },
   stream_read: (runtime, args) => read(runtime, args, args.from ?? '-', args.to ?? '+'),
-  stream_read_since: (runtime, args) => read(runtime, args, floor(args.t0_ms), '+'),
+  stream_read_since: (runtime, args) => read(runtime, args, floorEntry(args.t0_ms), '+'),
   async stream_read_window(runtime, args) {
     if (args.t1_ms < args.t0_ms) throw new Raised('the window ends before it begins');
-    return read(runtime, args, floor(args.t0_ms), ceiling(args.t1_ms));
+    return read(runtime, args, floorEntry(args.t0_ms), ceilingEntry(args.t1_ms));
   },
 
-  // Trimming answers how many entries went.
-  async stream_trim_maxlen(runtime, args) {
-    return {ok: await runtime.send('XTRIM', keyOf(runtime, args), 'MAXLEN', args.approx ? '~' : '=', args.count)};
+  async stream_length(runtime, args) {
+    return {ok: await runtime.send('XLEN', keyOf(runtime, args))};
   },
-  async stream_trim_minid(runtime, args) {
-    return {ok: await runtime.send('XTRIM', keyOf(runtime, args), 'MINID', args.approx ? '~' : '=', floor(args.at_ms))};
-  },
+
+  stream_trim_maxlen: (runtime, args) => trim(runtime, args, 'MAXLEN', args.count),
+  stream_trim_minid: (runtime, args) => trim(runtime, args, 'MINID', floorEntry(args.at_ms)),
+  /** A record and all that are older. */
+  stream_trim_through: (runtime, args) => trim(runtime, args, 'MINID', entryAfter(idOf(args))),
 
   // The watermark of the archive: the id of the last record that it holds.
   async put_archived(runtime, args) {

@@ -1,5 +1,6 @@
 // Calls that need no server: ids, keys, slots, back-off.
-import {decode62, encode62, entryId, format, parse} from './ids.js';
+import {toBytes} from './bytes.js';
+import {ceilingEntry, decode62, encode62, entryId, floorEntry, format, parse} from './ids.js';
 import {hashTag, slot} from './keys.js';
 
 /** Numbers above 2^53 are written as text. */
@@ -32,6 +33,10 @@ export const pureVerbs = {
       return {error: error.why === 'kind' ? 'kind' : 'malformed'};
     }
   },
+  entry_bounds: (_, args) => [floorEntry(args.at_ms), ceilingEntry(args.at_ms)],
+  /** Whether each is, by its bytes, above the one before. */
+  sorted: (_, args) =>
+    args.ids.every((id, i) => i === 0 || Buffer.compare(toBytes(args.ids[i - 1]), toBytes(id)) < 0),
   slot: (_, args) => slot(args.key),
   hashtag: (_, args) => hashTag(args.key),
 };
