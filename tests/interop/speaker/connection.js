@@ -5,7 +5,7 @@ import {toBytes} from './bytes.js';
 export const VERSION_KEY = '{emq}:version';
 
 /** valkey://[user:password@]host:port[/db], redis://..., or unix:///path/of/socket. */
-function addressOf(url) {
+export function addressOf(url) {
   if (url.startsWith('unix://')) return {path: url.slice('unix://'.length)};
   const {hostname, port, username, password, pathname} = new URL(url.replace(/^[a-z]+:/, 'http:'));
   return {
@@ -24,7 +24,7 @@ function open(url, options) {
 }
 
 /** Reads the wire version, sets it when it is absent, and throws when it is another one. */
-async function fence(client, version) {
+export async function fence(client, version) {
   await client.callBuffer('SET', VERSION_KEY, version, 'NX');
   const stored = await client.callBuffer('GET', VERSION_KEY);
   if (stored?.toString() !== version) throw new Error(`another protocol: ${stored}`);
@@ -57,41 +57,11 @@ export class Connection {
   }
 }
 
-/**
- * A connection that takes messages. After a loss it connects again, passes the fence, subscribes again, and counts as
- * live only when that is confirmed.
- */
-export class Subscriber {
-  static async open(url, version) {
-    const subscriber = new Subscriber();
-    subscriber.version = version;
-    subscriber.channels = new Set();
-    subscriber.waiting = [];
-    subscriber.takers = [];
-    subscriber.live = false;
-    subscriber.client = open(url, {autoResubscribe: false, retryStrategy: () => 20 + Math.random() * 30});
-    subscriber.client.on('messageBuffer', (_, message) => subscriber.take(message));
-    subscriber.client.on('close', () => (subscriber.live = false));
-    const ready = new Promise((resolve, reject) => {
-      subscriber.client.on('ready', () => subscriber.begin().then(resolve, reject));
-    });
-    await subscriber.client.connect();
-    await ready;
-    return subscriber;
-  }
-
-  async begin() {
-    await fence(this.client, this.version);
-    // Only now: a subscribed RESP2 connection takes no such command.
-    const id = await this.client.callBuffer('CLIENT', 'ID');
-    for (const channel of this.channels) await this.client.subscribe(channel);
-    this.id = id;
-    this.live = true;
-  }
-
-  async subscribe(channel) {
-    await this.client.subscribe(channel);
-    this.channels.add(channel);
+/** Messages in order, until somebody asks for them. */
+export class Inbox {
+  constructor() {
+    this.waiting = [];
+    this.takers = [];
   }
 
   take(message) {
@@ -114,6 +84,46 @@ export class Subscriber {
       }, withinMs);
       this.takers.push(taker);
     });
+  }
+}
+
+/**
+ * A connection that takes messages. After a loss it connects again, passes the fence, subscribes again, and counts as
+ * live only when that is confirmed.
+ */
+export class Subscriber extends Inbox {
+  /** `lost`: called whenever messages may have been missed. */
+  static async open(url, version, lost = () => {}) {
+    const subscriber = new Subscriber();
+    subscriber.version = version;
+    subscriber.channels = new Set();
+    subscriber.live = false;
+    subscriber.client = open(url, {autoResubscribe: false, retryStrategy: () => 20 + Math.random() * 30});
+    subscriber.client.on('messageBuffer', (_, message) => subscriber.take(message));
+    subscriber.client.on('close', () => {
+      subscriber.live = false;
+      lost();
+    });
+    const ready = new Promise((resolve, reject) => {
+      subscriber.client.on('ready', () => subscriber.begin().then(resolve, reject));
+    });
+    await subscriber.client.connect();
+    await ready;
+    return subscriber;
+  }
+
+  async begin() {
+    await fence(this.client, this.version);
+    // Only now: a subscribed RESP2 connection takes no such command.
+    const id = await this.client.callBuffer('CLIENT', 'ID');
+    for (const channel of this.channels) await this.client.subscribe(channel);
+    this.id = id;
+    this.live = true;
+  }
+
+  async subscribe(channel) {
+    await this.client.subscribe(channel);
+    this.channels.add(channel);
   }
 
   close() {

@@ -215,7 +215,9 @@ class Run {
   }
 
   async do_subscribe({channel}) {
-    this.subscriber ??= await this.clients[1].subscriber();
+    // Only RESP3 takes commands over a connection that is subscribed.
+    const commands = this.scenario.steps.some((step) => 'on' in step);
+    this.subscriber ??= await (commands ? this.clients[1].pushConnection() : this.clients[1].subscriber());
     await this.subscriber.subscribe(channel);
   }
 

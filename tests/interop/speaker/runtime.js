@@ -2,6 +2,7 @@
 import {randomUUID} from 'node:crypto';
 import {Connection, Subscriber} from './connection.js';
 import {Minter} from './ids.js';
+import {PushConnection} from './resp3.js';
 import {Scripts} from './scripts.js';
 
 const NODE_LEASE_MS = 3600 * 1000; // longer than any run of this program, so nothing is renewed
@@ -12,6 +13,7 @@ export class Runtime {
     runtime.url = url;
     runtime.protocol = protocol;
     runtime.owner = owner;
+    runtime.tables = new Map(); // open cache tables by name
     runtime.version = protocol.registry.wire_version;
     runtime.connection = await Connection.open(url, runtime.version);
     runtime.scripts = new Scripts(protocol, runtime.connection);
@@ -40,11 +42,17 @@ export class Runtime {
     return minter.mint(namespace);
   }
 
-  subscriber() {
-    return Subscriber.open(this.url, this.version);
+  subscriber(lost) {
+    return Subscriber.open(this.url, this.version, lost);
+  }
+
+  /** A RESP3 connection: commands and pushes. */
+  pushConnection() {
+    return PushConnection.open(this.url, this.version);
   }
 
   async close() {
+    for (const table of this.tables.values()) table.close();
     const minter = await this.minter;
     if (minter) await this.run('node_release', {owner: this.owner, node: minter.node});
     this.connection.close();

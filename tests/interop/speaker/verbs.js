@@ -10,6 +10,7 @@ import {flowVerbs} from './verbs_flows.js';
 import {groupVerbs} from './verbs_groups.js';
 import {laneVerbs} from './verbs_lanes.js';
 import {pureVerbs} from './verbs_pure.js';
+import {tableVerbs} from './verbs_tables.js';
 
 const queueVerbs = {
   async enqueue(runtime, args) {
@@ -89,7 +90,7 @@ const queueVerbs = {
 };
 
 const tables = [
-  queueVerbs, laneVerbs, batchVerbs, flowVerbs, adminVerbs, busVerbs, groupVerbs, cacheVerbs, pureVerbs,
+  queueVerbs, laneVerbs, batchVerbs, flowVerbs, adminVerbs, busVerbs, groupVerbs, cacheVerbs, tableVerbs, pureVerbs,
 ];
 export const verbs = new Map(tables.flatMap(Object.entries));
 
