@@ -11,6 +11,7 @@ import {call} from './verbs.js';
 const NEEDS = {
   subscriber: () => true,
   second_client: () => true,
+  private: (_, options) => options.privateServer,
   single_server: async (client) => !/cluster_enabled:1/.test((await client.send('INFO', 'cluster')).toString()),
   hash_field_ttl: async (client) => (await client.send('COMMAND', 'INFO', 'HPEXPIRE'))[0] !== null,
 };
@@ -26,9 +27,12 @@ export class Skipped extends Error {}
 /** Thrown at the first step that does not give what is expected. */
 export class Mismatch extends Error {}
 
-/** Runs one scenario and removes its keys. Throws `Mismatch` or `Skipped`. */
-export async function runScenario(url, protocol, scenario, base) {
-  const run = new Run(url, protocol, scenario, base);
+/**
+ * Runs one scenario and removes its keys. Throws `Mismatch` or `Skipped`. `options.privateServer`: the server is nobody
+ * else's, so its memory limit may be changed.
+ */
+export async function runScenario(url, protocol, scenario, base, options = {}) {
+  const run = new Run(url, protocol, scenario, base, options);
   try {
     await run.begin();
     await run.steps(scenario.steps);
@@ -38,7 +42,8 @@ export async function runScenario(url, protocol, scenario, base) {
 }
 
 class Run {
-  constructor(url, protocol, scenario, base) {
+  constructor(url, protocol, scenario, base, options) {
+    this.options = options;
     this.url = url;
     this.protocol = protocol;
     this.scenario = scenario;
@@ -53,20 +58,27 @@ class Run {
   async begin() {
     for (let i = 0; i < 2; ++i) this.clients.push(await Runtime.open(this.url, this.protocol));
     for (const need of this.scenario.needs ?? []) {
-      if (!(await NEEDS[need]?.(this.clients[0]))) throw new Skipped(`needs ${need}`);
+      if (!(await NEEDS[need]?.(this.clients[0], this.options))) throw new Skipped(`needs ${need}`);
+    }
+    if (this.scenario.needs?.includes('private')) {
+      this.settings = await this.clients[0].send('CONFIG', 'GET', 'maxmemory*');
     }
     await this.removeKeys();
   }
 
   async end() {
     this.subscriber?.close();
+    for (let i = 0; i < (this.settings?.length ?? 0); i += 2) {
+      await this.clients[0].send('CONFIG', 'SET', this.settings[i], this.settings[i + 1]);
+    }
     if (this.clients.length === 2) await this.removeKeys();
     for (const client of this.clients) await client.close();
   }
 
-  /** Keys of the scenario's queue, and of queues whose names continue it after a dot. */
+  /** Keys of the scenario's queue and cache table, and of those whose names continue it after a dot. */
   async removeKeys() {
-    for (const pattern of ['emq', 'ecc'].flatMap((plane) => ['}:', '.'].map((end) => `${plane}:{${this.bound.q}${end}*`))) {
+    const patterns = ['emq', 'ecc'].flatMap((plane) => ['}:', '.'].map((end) => `${plane}:{${this.bound.q}${end}*`));
+    for (const pattern of patterns) {
       let cursor = '0';
       do {
         const [next, keys] = await this.clients[0].send('SCAN', cursor, 'MATCH', pattern, 'COUNT', 1000);
@@ -122,7 +134,7 @@ class Run {
     this.bound[name] = toBytes(value).toString();
   }
 
-  /** Binds a result, or what is in its `ok`: a text or a number to one name, the elements of a list to a list of names. */
+  /** Binds a result, or what is in its `ok`: a text or a number to a name, elements of a list to a list of names. */
   capture(names, result) {
     const value = isObject(result) && 'ok' in result ? result.ok : result;
     if (Array.isArray(names)) {

@@ -111,20 +111,21 @@ export class PushConnection extends Inbox {
     return connection;
   }
 
-  send(...command) {
-    if (this.socket.destroyed) return Promise.reject(new Error('the connection is lost'));
+  write(command) {
     const parts = command.map(toBytes).flatMap((part) => [`$${part.length}\r\n`, part, '\r\n']);
     this.socket.write(Buffer.concat([`*${command.length}\r\n`, ...parts].map(toBytes)));
+  }
+
+  send(...command) {
+    if (this.socket.destroyed) return Promise.reject(new Error('the connection is lost'));
+    this.write(command);
     return new Promise((resolve, reject) => this.pending.push({resolve, reject}));
   }
 
   /** Its reply is a push. */
-  async subscribe(channel) {
-    const confirmed = new Promise((resolve) => this.confirmations.push(resolve));
-    const refused = this.send('SUBSCRIBE', channel);
-    this.pending.pop();
-    refused.catch(() => {});
-    await confirmed;
+  subscribe(channel) {
+    this.write(['SUBSCRIBE', channel]);
+    return new Promise((resolve) => this.confirmations.push(resolve));
   }
 
   read(bytes) {
