@@ -57,7 +57,7 @@ class NodeKit : public ::testing::TestWithParam<Engine> {};
 
 TEST_P(NodeKit, EveryScenarioHolds) {
   const testing::PrivateServer server = server_of(GetParam());
-  const Outcome outcome = run_node("kit.js", {"--url", server.url()});
+  const Outcome outcome = run_node("kit.js", {"--private", "--url", server.url()});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.text();
   // Two may be skipped: those that need hash-field TTL, which neither server has.
   const auto canonical = files(
