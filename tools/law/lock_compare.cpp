@@ -63,9 +63,15 @@ class Comparison {
         other(old->second, now->second);
       }
     }
-    std::stable_sort(changes_.begin(), changes_.end(),
-                     [](const Change& x, const Change& y) { return x.breaking && !y.breaking; });
-    return std::move(changes_);
+    // Not stable_sort: what libstdc++ 12 makes it from is deprecated, and clang says so.
+    std::vector<Change> sorted;
+    for (const bool breaking : {true, false}) {
+      for (Change& change : changes_) {
+        if (change.breaking == breaking)
+          sorted.push_back(std::move(change));
+      }
+    }
+    return sorted;
   }
 
  private:
