@@ -32,6 +32,8 @@ class Core;
 }  // namespace client
 
 class Queue;
+class Stream;
+class StreamName;
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
@@ -110,6 +112,8 @@ struct ClientStats {
   std::uint64_t script_loads = 0;    ///< SCRIPT LOADs after NOSCRIPT
   std::uint64_t scripts_resent = 0;  ///< calls repeated after NOSCRIPT
   std::uint64_t calls_resent = 0;    ///< calls repeated after a lost connection
+  std::uint64_t redirects = 0;       ///< cluster: calls sent to another node after MOVED
+  std::uint64_t map_refreshes = 0;   ///< cluster: times the slot map was asked for
   std::uint64_t outcomes_unknown = 0;
   std::uint64_t overloads = 0;
   std::uint64_t protocol_errors = 0;
@@ -158,9 +162,10 @@ class Client {
  public:
   /// Connects, boots and, by option, leases a node id.
   ///
-  /// URL: `valkey://[user[:password]@]host[:port][/database]` (also `redis://`), `unix:///path/to/socket[?db=n]`.
-  /// Errors: invalid_url, invalid_argument, unreachable, auth_refused, boot_refused, version_mismatch, node_held,
-  /// and the server's.
+  /// URL: `valkey://[user[:password]@]host[:port][/database]` (also `redis://`), `unix:///path/to/socket[?db=n]`,
+  /// `valkey+cluster://[user[:password]@]host[:port],host[:port]...` with any nodes of a cluster.
+  /// Errors: invalid_url, invalid_argument, unreachable, auth_refused, boot_refused (also: not a cluster),
+  /// cluster_down, version_mismatch, node_held, and the server's.
   [[nodiscard]] static Result<Client> open(std::string_view url, ClientOptions options = {});
 
   Client(Client&&) noexcept;
@@ -169,6 +174,8 @@ class Client {
 
   /// The handle of one queue; costs no round trip.
   [[nodiscard]] Queue queue(const QueueName& name) const;
+  /// The handle of one event stream of a queue; costs no round trip.
+  [[nodiscard]] Stream stream(const QueueName& queue, const StreamName& name) const;
 
   /// Any command. An error reply of the server is an `Error` here.
   Reply<Value> command(CommandParts parts) const;
@@ -181,8 +188,11 @@ class Client {
     return command(CommandParts(all));
   }
   /// Several commands in one write; one answer each, in order. An error reply stands in its place as an error value.
+  /// In a cluster each node gets its own; what goes to different nodes runs in no particular order.
+  /// Errors: empty_pipeline, invalid_argument, cross_slot (one command with keys of two slots; nothing is sent).
   Reply<std::vector<Value>> pipeline(std::span<const CommandParts> commands) const;
-  /// MULTI ... EXEC. EVALSHAs of the library's scripts that meet an empty script cache are repaired: they run in a
+  /// MULTI ... EXEC; in a cluster all keys must share a slot, else `cross_slot`.
+  /// EVALSHAs of the library's scripts that meet an empty script cache are repaired: they run in a
   /// second transaction, their answers stand at their positions.
   Reply<std::vector<Value>> transaction(std::span<const CommandParts> commands) const;
   /// A script of the library by its protocol name (`enqueue`, `claim`, ...): EVALSHA first, loaded when unknown.

@@ -29,6 +29,8 @@ enum class Errc : int {
   invalid_url = 9,
   unknown_state = 10,  ///< a state or metric name outside the closed list
   empty_pipeline = 11,
+  flow_too_deep = 12,  ///< a flow of more than eight levels
+  flow_cycle = 13,     ///< an id that occurs twice in a flow
 
   // Refusals of the protocol (document 1 section 6).
   wrong_kind = 20,           ///< EMQKIND: the id is not JOB-namespaced
@@ -40,6 +42,9 @@ enum class Errc : int {
   active_jobs_present = 26,  ///< EMQSTATE active jobs present
   concurrency_ceiling = 27,  ///< EMQRATE
   broken_state = 28,         ///< a row that exists but is in no set: admission cannot repair it by itself
+  id_taken = 29,             ///< a node of a flow has the id of a job that is no part of it
+  nonmonotonic = 30,         ///< a stream's newest record is not older than the one to append: nothing was written
+  no_group = 31,             ///< NOGROUP: the stream or its consumer group does not exist
 
   // Identity.
   node_held = 40,        ///< the asked node id is leased by another process
@@ -71,7 +76,9 @@ enum class Errc : int {
   loading = 103,          ///< LOADING or MASTERDOWN: try later
   no_permission = 104,    ///< NOPERM
   script_mismatch = 105,  ///< SCRIPT LOAD answered another digest
-  moved = 106,            ///< MOVED, ASK, CLUSTERDOWN, CROSSSLOT: this node does not serve the key
+  moved = 106,            ///< MOVED, ASK, TRYAGAIN: this node does not serve the key (now)
+  cross_slot = 107,    ///< the keys of one call are in different cluster slots; by us before it is sent, or CROSSSLOT
+  cluster_down = 108,  ///< CLUSTERDOWN: nobody serves the slot, or the cluster has no quorum
 
   // The user's own code.
   codec_failed = 120,

@@ -82,6 +82,12 @@ struct ClaimOptions {
   std::optional<Milliseconds> deadline;
 };
 
+struct ClaimBatchOptions {
+  std::uint32_t size = 1000;  ///< at most so many; >= 1. One call gives at most 1000: a short batch is normal
+  Milliseconds lease{30000};  ///< > 0, the same end for all
+  std::optional<Milliseconds> deadline;
+};
+
 struct CompleteOptions {
   std::optional<std::string_view> result;  ///< kept for the flow parent; absent: the child's own id
   std::optional<Milliseconds> deadline;
@@ -131,6 +137,53 @@ enum class Reassigned : std::uint8_t {
   moved,
   already_there,  ///< it waits in that lane already
   not_waiting,    ///< it is active, scheduled or dead: nothing changed
+};
+
+struct DrainOptions {
+  bool include_schedule = false;  ///< also what is not due yet
+  std::optional<Milliseconds> deadline;
+};
+
+struct ObliterateOptions {
+  bool force = false;           ///< also jobs in flight; without it they refuse
+  std::uint32_t budget = 1000;  ///< at most so many jobs a call; >= 1
+  std::optional<Milliseconds> deadline;
+};
+
+enum class Obliterated : std::uint8_t {
+  done,
+  more,  ///< the budget is used up: call again
+};
+
+/// A job that is admitted again and again, each time with a fresh id.
+struct RepeatOptions {
+  Milliseconds every{0};     ///< from one run to the next; >= 1 ms
+  Milliseconds first_in{0};  ///< until the first run, by the server's clock; >= 0
+  std::string_view payload;  ///< of each occurrence
+  std::optional<Milliseconds> deadline;
+};
+
+enum class Registered : std::uint8_t {
+  registered,
+  exists,   ///< there is one of that name; nothing changed
+  present,  ///< there is one, but an answer was lost on the way: this call or an earlier one made it
+};
+
+/// Whether there was a registration of that name.
+enum class RepeatFound : std::uint8_t { found, absent };
+
+/// A registration whose next run has come. What other runtimes or hands have stored may lack a period or a payload.
+struct DueRepeat {
+  std::string name;
+  std::optional<Milliseconds> every;
+  std::optional<std::string> payload;
+  Instant run;
+};
+
+/// What one sweep of a pump has moved.
+struct Pumped {
+  std::int64_t promoted = 0;
+  std::int64_t fired = 0;  ///< occurrences of repeats admitted
 };
 
 /// A job row as stored: every field, also those this library does not know.
@@ -188,6 +241,12 @@ class Queue {
   Reply<std::optional<ClaimedJob>> claim(ClaimOptions options = {}) const;
   /// Script `gclaim`: the next lane's oldest job.
   Reply<std::optional<ClaimedJob>> claim_lane(ClaimOptions options = {}) const;
+  /// Script `bclaim`: the oldest jobs of the flat pending set; empty when there is none. Each has its own token.
+  Reply<std::vector<ClaimedJob>> claim_batch(ClaimBatchOptions options = {}) const;
+  /// Script `gwclaim`: as many of the next lane's oldest jobs as its weight says and its ceiling leaves room for.
+  Reply<std::vector<ClaimedJob>> claim_lane_weighted(ClaimOptions options = {}) const;
+  /// Script `gbclaim`: the next lane's oldest jobs, all it has up to `size` and its ceiling. All are of one lane.
+  Reply<std::vector<ClaimedJob>> claim_lane_batch(ClaimBatchOptions options = {}) const;
 
   // Settlement, fenced by the token: `stale_token` when somebody else holds the job, `job_gone` when its row is gone.
   // After a lost answer a repeated settle that finds the job gone counts as done.
@@ -214,6 +273,8 @@ class Queue {
   Reply<std::int64_t> promote(std::uint32_t limit = 100) const;
   /// Script `reap`: expired leases become pending, uncounted; at most 100 a call.
   Reply<std::int64_t> reap() const;
+  /// Script `greap_group`: the same for one lane, however many leases of others have expired; at most `limit`.
+  Reply<std::int64_t> reap_lane(LaneId lane, std::uint32_t limit = 100) const;
   /// Script `sweep_stalled`: expired leases become pending, counted; dead at `max_stalled`.
   Reply<Swept> sweep_stalled(SweepOptions options = {}) const;
 
@@ -229,6 +290,17 @@ class Queue {
   Reply<void> resume_lane(LaneId lane) const;
   /// Script `glimit`: at most `ceiling` (>= 1) jobs of the lane in flight.
   Reply<void> limit_lane(LaneId lane, std::uint32_t ceiling) const;
+  /// Script `gweight`: one turn of `claim_lane_weighted` takes `weight` (>= 1) jobs of the lane.
+  Reply<void> weigh_lane(LaneId lane, std::uint32_t weight) const;
+  /// Script `gdrain`, as often as it takes: deletes the jobs that wait in the lane; gives how many. Jobs in flight and
+  /// the lane's settings stay.
+  Reply<std::int64_t> drain_lane(LaneId lane) const;
+  /// Script `drain`, as often as it takes: deletes the flat jobs that wait; gives how many. Jobs in flight, dead ones
+  /// and lanes stay. The flow parent of a drained child is told as if the child had died.
+  Reply<std::int64_t> drain(DrainOptions options = {}) const;
+  /// Script `obliterate`: deletes a paused queue, jobs, lanes, repeats and settings, `budget` jobs a call. Errors:
+  /// not_paused, active_jobs_present. Dedup keys, streams, flow subkeys, and records for parents in other queues stay.
+  Reply<Obliterated> obliterate(ObliterateOptions options = {}) const;
   /// Script `greassign`: a waiting job moves to another lane, where it keeps its place by age. Errors: job_gone, also
   /// for a job that is in no lane.
   Reply<Reassigned> reassign(JobId id, LaneId lane) const;
@@ -247,6 +319,25 @@ class Queue {
   /// `extra` may hold any bytes (those that are no UTF-8 become U+FFFD); the names `event` and `job` are taken.
   Reply<std::int64_t> publish(std::string_view event, JobId id,
                               std::span<const std::pair<std::string_view, std::string_view>> extra = {}) const;
+
+  // Repeats: registrations by name, 1 to 255 bytes of any kind. Keys `repeat` and `repeat:<name>`. Each occurrence is a
+  // flat job; runs that were missed are one run.
+
+  /// Script `repeat_register`. An existing registration is left as it is. Errors: also out_of_memory.
+  Reply<Registered> register_repeat(std::string_view name, RepeatOptions options) const;
+  /// Script `repeat_cancel`. Jobs that were admitted stay.
+  Reply<RepeatFound> cancel_repeat(std::string_view name) const;
+  /// Extension `repeat_due`: at most `limit` (>= 1, above 1000 it counts as 1000), the oldest run first.
+  Reply<std::vector<DueRepeat>> due_repeats(std::uint32_t limit = 100) const;
+  /// Script `repeat_advance`: the next run is `every` (>= 1 ms) from now.
+  Reply<RepeatFound> advance_repeat(std::string_view name, Milliseconds every) const;
+  Reply<std::int64_t> repeat_count() const;
+  /// Extensions `repeat_due` and `repeat_fire`: admits what is due, at most `limit` as above, and sets the next runs;
+  /// gives how many. Any number of pumps may do it side by side. A registration without a usable period or payload is
+  /// deleted. Errors: also node_lease_lost, out_of_memory.
+  Reply<std::int64_t> fire_repeats(std::uint32_t limit = 100) const;
+  /// What a pump does at each tick: `promote` and `fire_repeats`, at most `batch` (>= 1) each.
+  Reply<Pumped> pump_sweep(std::uint32_t batch = 100) const;
 
   // Reads.
 
@@ -287,6 +378,8 @@ static_assert(std::is_trivially_copyable_v<EnqueueOptions> && std::is_trivially_
               std::is_trivially_copyable_v<NewJob> && std::is_trivially_copyable_v<ClaimOptions> &&
               std::is_trivially_copyable_v<CompleteOptions> && std::is_trivially_copyable_v<RetryOptions> &&
               std::is_trivially_copyable_v<SweepOptions> && std::is_trivially_copyable_v<Held> &&
+              std::is_trivially_copyable_v<ClaimBatchOptions> && std::is_trivially_copyable_v<DrainOptions> &&
+              std::is_trivially_copyable_v<ObliterateOptions> && std::is_trivially_copyable_v<RepeatOptions> &&
               std::is_trivially_copyable_v<std::optional<JobId>> &&
               std::is_trivially_copyable_v<std::optional<DedupId>>);
 

@@ -123,6 +123,9 @@ struct WorkerOptions {
   Milliseconds beat{5000};
   /// How often expired leases are looked for, at most (and when the next one known expires). >= 10 ms.
   Milliseconds sweep_period{5000};
+  /// How often the queue's outbox is looked at for records to deliver to flow parents in other queues; sooner again
+  /// while there are any. >= 10 ms.
+  Milliseconds outbox_period{1000};
   /// The lost lease with this number ends the job as dead with `last_error` "stalled". >= 1.
   std::uint32_t max_stalled = 3;
   /// The failure with this number ends the job as dead. Lost leases and hand-backs are not failures. >= 1.
@@ -160,6 +163,7 @@ struct WorkerStats {
   std::uint64_t recovered = 0;  ///< stalled jobs this worker put back
   std::uint64_t dead_stalled = 0;
   std::uint64_t promoted = 0;
+  std::uint64_t delivered = 0;  ///< records of the outbox that this worker brought to their flow parents
   std::uint64_t wakes = 0;
   std::uint64_t errors = 0;   ///< calls of the loop that failed; it goes on
   std::uint32_t running = 0;  ///< now; also those that wait for a thread
@@ -177,7 +181,8 @@ struct StopReport {
 /// `stop_deadline`, then joins. The client must stay open until then: after `Client::close()` nothing can be settled.
 ///
 /// Keys and scripts: `claim` and `gclaim`; `extend_locks`; `complete`, `retry`, `delay`, `hand_back`; `promote`;
-/// `sweep_stalled`; `park`, and `BLPOP` on the queue's wake list.
+/// `sweep_stalled`; `flow_deliver` and `flow_fail_deliver` for what is in the queue's `flow:outbox`; `park`, and `BLPOP`
+/// on the queue's wake list.
 /// After `fork` the child's copy does nothing: start a worker over a client of the child's own.
 class Worker {
  public:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes the fragments into the scripts between "-- [name]" and "-- [end]". With --check nothing is written: the scripts whose
-# committed text is not the expansion are named and the exit code is 1.
+# committed text is not the expansion are named and the exit code is 1. A fragment's line "-- Expects nothing..." stays in the fragment.
 set -eu
 cd "$(dirname "$0")"
 stale=0
@@ -14,6 +14,7 @@ for script in $(find canonical extension -name '*.lua' | sort); do
     function put(name, indent, inner,    file, line, status) {   # inner fragments lose their markers
       file = "fragments/" name ".lua"
       while ((status = (getline line < file)) > 0) {
+        if (line ~ /^-- Expects nothing/) continue
         if (marker(line) && name_of(line) == "end") continue
         if (marker(line)) put(name_of(line), indent indent_of(line), 1)
         else print (line == "" ? "" : indent line)

@@ -152,6 +152,39 @@ class Transaction final : public detail::CallOf<std::vector<Value>> {
   return Reply<std::vector<Value>>(std::move(mine));
 }
 
+/// Sends the commands one behind the other; `slot` names the node of a cluster for all of them.
+[[nodiscard]] Reply<std::vector<Value>> run_pipeline(client::LiveCore& core, std::span<const CommandParts> commands,
+                                                     std::uint32_t slot = detail::Call::kUnrouted) {
+  auto* gathering = new Gathering(commands.size());
+  gathering->retain();
+  detail::CallPointer<detail::CallOf<std::vector<Value>>> mine(gathering);
+  gathering->default_target = &core.callbacks();
+  const auto make = [&](std::size_t index) {
+    Part* part = Part::make(commands[index], gathering, index);
+    part->script = script_of(commands[index]);
+    part->slot = slot;
+    return part;
+  };
+  if (!core.in_cluster()) {
+    for (std::size_t i = 0; i < commands.size(); ++i)
+      core.submit(make(i), {});
+    gathering->source = core.source();
+    return Reply<std::vector<Value>>(std::move(mine));
+  }
+  // All of them must have a node before the first is sent.
+  std::vector<detail::CallPointer<Part>> parts;
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    parts.emplace_back(make(i));
+    if (Result<void> routed = core.route(*parts.back().get()); !routed) {
+      gathering->release();  // the reference of the answers, of which none will come
+      return std::unexpected(std::move(routed).error());
+    }
+  }
+  for (auto& part : parts)
+    core.submit(part.hand_over(), {});
+  return Reply<std::vector<Value>>(std::move(mine));
+}
+
 /// A copy of commands that outlives their caller's views.
 struct OwnedCommands {
   std::vector<std::vector<std::string>> texts;
@@ -171,6 +204,14 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
                                          std::span<const CommandParts> commands,
                                          std::vector<const script::ScriptSource*> scripts) {
     auto* self = new RepairedTransaction(core, commands, std::move(scripts));
+    if (live(core).in_cluster()) {
+      const detail::CallPointer<Transaction> probe(Transaction::make(commands));
+      if (Result<void> routed = live(core).route(*probe.get()); !routed) {
+        self->release();
+        return std::unexpected(std::move(routed).error());
+      }
+      self->slot_ = probe->slot;
+    }
     self->default_target = nullptr;
     self->retain();
     detail::CallPointer<detail::CallOf<std::vector<Value>>> mine(self);
@@ -232,7 +273,8 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
       loads.push_back({"SCRIPT", "LOAD", needed->source});
     }
     std::vector<CommandParts> load_commands(loads.begin(), loads.end());
-    Client::from_core(core_).pipeline(load_commands).then([this](Result<std::vector<Value>> answers) {
+    // Onto the node that refused them.
+    run_pipeline(live(core_), load_commands, slot_).then([this](Result<std::vector<Value>> answers) {
       if (!answers)
         return finish(std::move(answers));
       for (const Value& answer : *answers) {
@@ -256,6 +298,7 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
   std::vector<std::size_t> places_;  // of the commands in the transaction that runs now
   std::vector<Value> values_;
   int repairs_ = 0;
+  std::uint32_t slot_ = detail::Call::kUnrouted;
 };
 
 }  // namespace
@@ -279,6 +322,10 @@ Client Client::from_core(std::shared_ptr<client::Core> core) {
 
 Result<Client> Client::open(std::string_view url, ClientOptions options) {
   ECHOMQ_TRY(wire::Url parsed, wire::parse_url(url));
+  if (!parsed.seeds.empty() && !parsed.database && options.database != 0) {
+    return fail(Errc::invalid_argument,
+                "a cluster has database 0 only, got database " + std::to_string(options.database));
+  }
   if (options.node_id && *options.node_id > 1023) {
     return fail(Errc::invalid_argument, "node_id must be 0..1023, got " + std::to_string(*options.node_id));
   }
@@ -318,17 +365,7 @@ Reply<std::vector<Value>> Client::pipeline(std::span<const CommandParts> command
     if (parts.empty())
       return fail(Errc::invalid_argument, "a command needs at least its name");
   }
-  auto* gathering = new Gathering(commands.size());
-  gathering->retain();
-  detail::CallPointer<detail::CallOf<std::vector<Value>>> mine(gathering);
-  gathering->default_target = &live(core_).callbacks();
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    Part* part = Part::make(commands[i], gathering, i);
-    part->script = script_of(commands[i]);
-    core_->submit(part, {});
-  }
-  gathering->source = live(core_).source();
-  return Reply<std::vector<Value>>(std::move(mine));
+  return run_pipeline(live(core_), commands);
 }
 
 Reply<std::vector<Value>> Client::transaction(std::span<const CommandParts> commands) const {

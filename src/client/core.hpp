@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +34,20 @@ class WakeWatch {
   virtual ~WakeWatch() = default;
   /// While parked, the wake key is part of the connection's BLPOP; otherwise its tokens are left alone.
   virtual void park(bool parked) = 0;
+};
+
+/// A connection of its own for commands that wait on the server (XREADGROUP ... BLOCK); made by `Core::line`. Destroying it
+/// ends what waits with `client_closed`, as closing the client does.
+class Line {
+ public:
+  Line() = default;
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  virtual ~Line() = default;
+  /// As `Core::submit`; past the in-flight bound, and the call may park the connection until its deadline.
+  virtual void submit(detail::Call* call, wire::CallSettings settings) = 0;
+  /// Ends what waits, and refuses what comes.
+  virtual void close() = 0;
 };
 
 class Core : public std::enable_shared_from_this<Core> {
@@ -76,6 +92,24 @@ class Core : public std::enable_shared_from_this<Core> {
   /// `on_wake` runs on a library thread when a token was taken from `wake_key`, or when a token may have been lost
   /// (reconnect): it must not block.
   [[nodiscard]] virtual std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) = 0;
+
+  /// Null where there is none: in a cluster, and without a server.
+  [[nodiscard]] virtual std::unique_ptr<Line> line() { return nullptr; }
+
+  /// Makes all further ids later than `time`, for a place that refuses earlier ones. Ids run ahead of the clock then:
+  /// the caller bounds by how much.
+  virtual void mint_past(UnixMillis time) { (void)time; }
+  /// For calls that are answered by others: what whoever waits for them may drive, and where they continue.
+  [[nodiscard]] virtual detail::Source* source() noexcept { return nullptr; }
+  [[nodiscard]] virtual detail::Target* continuations() noexcept { return nullptr; }
+
+  /// Runs `function` after `wait` on the library's thread, on this one when the client is closed. It must not block.
+  /// Closing waits for it, so `wait` is short.
+  virtual void after(std::chrono::milliseconds wait, std::function<void()> function) {
+    (void)wait;
+    const auto now = std::move(function);
+    now();
+  }
 
   /// Runs a continuation on the client's executor.
   virtual void post(Continuation continuation) = 0;

@@ -22,22 +22,11 @@ LiveCore::LiveCore(wire::Url url, ClientOptions options)
       fork_generation_(client::fork_generation()),
       work_(boost::asio::make_work_guard(io_)),
       callbacks_(options_.executor) {
-  main_ = make_link(link_settings(""), &executor_, nullptr);
-  topology_ = std::make_unique<wire::Standalone>(main_);
-  wake_ = std::make_shared<WakeHub>(
-      [this](wire::LinkObserver* observer) {
-        wire::LinkSettings settings = link_settings(":parked");
-        settings.parks = true;
-        return make_link(std::move(settings), nullptr, observer);
-      },
-      main_, counters_, &callbacks_);
-  subscriptions_ = std::make_shared<SubscriptionHub>(
-      [this](wire::LinkObserver* observer) {
-        wire::LinkSettings settings = link_settings(":subscriptions");
-        settings.subscribes = true;
-        return make_link(std::move(settings), nullptr, observer);
-      },
-      &callbacks_, options_.deadline);
+  if (url_.seeds.empty()) {
+    make_standalone();
+  } else {
+    make_cluster();
+  }
   io_thread_ = std::thread([this] {
     detail::mark_library_thread();
     (void)pthread_setname_np(pthread_self(), "echomq-io");
@@ -45,9 +34,76 @@ LiveCore::LiveCore(wire::Url url, ClientOptions options)
   });
 }
 
-wire::LinkSettings LiveCore::link_settings(std::string_view role) const {
+void LiveCore::make_standalone() {
+  main_ = make_link(link_settings("", url_.endpoint), &executor_, nullptr);
+  topology_ = std::make_shared<wire::Standalone>(main_);
+  wake_ = std::make_unique<WakeHubs>(false, [this](std::uint32_t) {
+    WakeHub::Ways ways;
+    ways.park = [this](const std::shared_ptr<WakeHub>& hub) {
+      wire::LinkSettings settings = link_settings(":parked", url_.endpoint);
+      settings.parks = true;
+      return make_link(std::move(settings), nullptr, hub.get());
+    };
+    ways.beside = [this](const wire::Link&) { return main_; };
+    ways.push_back = [this](detail::Call* call) { main_->submit_internal(call); };
+    return std::make_shared<WakeHub>(std::move(ways), counters_, &callbacks_);
+  });
+  subscriptions_ = std::make_shared<SubscriptionHub>(
+      [this](wire::LinkObserver* observer, const wire::Endpoint* avoided) -> std::shared_ptr<wire::Link> {
+        if (avoided != nullptr)
+          return nullptr;
+        wire::LinkSettings settings = link_settings(":subscriptions", url_.endpoint);
+        settings.subscribes = true;
+        return make_link(std::move(settings), nullptr, observer);
+      },
+      &callbacks_, options_.deadline);
+}
+
+void LiveCore::make_cluster() {
+  auto connect = [this](const wire::Endpoint& endpoint, wire::Redirector* redirector, wire::LinkObserver* observer) {
+    auto executor = std::make_shared<script::Executor>(counters_);
+    return make_link(link_settings("", endpoint), executor.get(), observer, redirector, executor);
+  };
+  cluster_ = std::make_shared<wire::Cluster>(io_, wire::Cluster::Settings{url_.seeds, options_.connect_timeout},
+                                             std::move(connect), counters_, log_line(), [this] {
+                                               subscriptions_->leave_lost_node();
+                                               wake_->look_again();
+                                             });
+  topology_ = cluster_;
+  wake_ = std::make_unique<WakeHubs>(true, [this](std::uint32_t slot) {
+    WakeHub::Ways ways;
+    ways.park = [this, slot](const std::shared_ptr<WakeHub>& hub) {
+      wire::LinkSettings settings = link_settings(":parked", cluster_->owner_of(slot));
+      settings.parks = true;
+      return make_link(std::move(settings), nullptr, hub.get(), nullptr, hub);
+    };
+    ways.beside = [this](const wire::Link& parked) { return cluster_->link_to(parked.endpoint()); };
+    ways.push_back = [this](detail::Call* call) { cluster_->submit_internal(call); };
+    ways.misplaced = [this, slot](const wire::Link& parked) { return cluster_->owner_of(slot) != parked.endpoint(); };
+    ways.find = [this] { cluster_->want_refresh(); };
+    return std::make_shared<WakeHub>(std::move(ways), counters_, &callbacks_);
+  });
+  // A publication reaches the subscribers of every node: one connection to any of them hears all.
+  subscriptions_ = std::make_shared<SubscriptionHub>(
+      [this](wire::LinkObserver* observer, const wire::Endpoint* avoided) -> std::shared_ptr<wire::Link> {
+        // A node that others still reach lost this one connection only.
+        if (avoided != nullptr && cluster_->is_connected(*avoided))
+          return nullptr;
+        const auto node = cluster_->live_node(avoided);
+        if (node == nullptr && avoided != nullptr)
+          return nullptr;
+        wire::LinkSettings settings =
+            link_settings(":subscriptions", node != nullptr ? *node : cluster_->owner_of(detail::Call::kAnySlot));
+        settings.subscribes = true;
+        return make_link(std::move(settings), nullptr, observer);
+      },
+      &callbacks_, options_.deadline);
+}
+
+wire::LinkSettings LiveCore::link_settings(std::string_view role, const wire::Endpoint& endpoint) const {
   wire::LinkSettings settings;
-  settings.endpoint = url_.endpoint;
+  settings.endpoint = endpoint;
+  settings.boot.in_cluster = !url_.seeds.empty();
   settings.boot.user = url_.user.empty() ? options_.user : url_.user;
   settings.boot.password = url_.password.empty() ? options_.password : url_.password;
   settings.boot.database = url_.database.value_or(options_.database);
@@ -65,13 +121,41 @@ wire::LinkSettings LiveCore::link_settings(std::string_view role) const {
   return settings;
 }
 
-std::shared_ptr<wire::Link> LiveCore::make_link(wire::LinkSettings settings, wire::Repairer* repairer,
-                                                wire::LinkObserver* observer) {
-  auto log_line = [this](LogLevel level, std::string_view event, std::string_view text) {
+wire::Link::LogFunction LiveCore::log_line(std::shared_ptr<void> keeps) {
+  return [this, keeps = std::move(keeps)](LogLevel level, std::string_view event, std::string_view text) {
     const LogField fields[] = {{"text", text}};
     log(level, event, fields);
   };
-  return std::make_shared<wire::Link>(io_, std::move(settings), counters_, std::move(log_line), repairer, observer);
+}
+
+std::shared_ptr<wire::Link> LiveCore::make_link(wire::LinkSettings settings, wire::Repairer* repairer,
+                                                wire::LinkObserver* observer, wire::Redirector* redirector,
+                                                std::shared_ptr<void> keeps) {
+  return std::make_shared<wire::Link>(io_, std::move(settings), counters_, log_line(std::move(keeps)), repairer,
+                                      observer, redirector);
+}
+
+Result<void> LiveCore::connect() {
+  if (cluster_)
+    return cluster_->open();
+  main_->start();
+  return main_->wait_live(detail::Clock::now() + options_.connect_timeout + milliseconds(200));
+}
+
+std::shared_ptr<wire::Link> LiveCore::open_link(std::string_view role, bool subscribes,
+                                                std::shared_ptr<wire::LinkObserver> observer) {
+  wire::LinkSettings settings = link_settings(role, url_.endpoint);
+  settings.subscribes = subscribes;
+  std::shared_ptr<wire::Link> link = make_link(std::move(settings), nullptr, observer.get());
+  const std::lock_guard lock(extra_mutex_);
+  // A closed link that only this list and its observer hold has no handler pending: nobody calls the observer any more.
+  std::erase_if(extra_links_, [](const ExtraLink& one) {
+    return one.link->closed() && one.observer.use_count() == 1 && one.link.use_count() <= 2;
+  });
+  extra_links_.push_back({std::move(observer), link});
+  if (closed())
+    link->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  return link;
 }
 
 Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions options) {
@@ -86,9 +170,7 @@ Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions op
       delete last;
     }
   });
-  core->main_->start();
-  if (auto live = core->main_->wait_live(detail::Clock::now() + core->options_.connect_timeout + milliseconds(200));
-      !live) {
+  if (auto live = core->connect(); !live) {
     core->close();
     return std::unexpected(std::move(live).error());
   }
@@ -121,7 +203,68 @@ void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
   call->deadline = detail::Clock::now() + settings.deadline.value_or(options_.deadline);
   if (call->script != nullptr)
     counters_.script_calls.fetch_add(1, std::memory_order_relaxed);
-  topology_->for_slot(call->slot)->submit(call, !detail::on_library_thread());
+  if (settings.past_bound) {
+    topology_->submit_internal(call);
+  } else {
+    topology_->submit(call, !detail::on_library_thread());
+  }
+}
+
+namespace {
+
+/// A parking connection. Keeps the core, whose loop it lives in.
+class OwnLine final : public Line {
+ public:
+  OwnLine(std::shared_ptr<Core> core, std::shared_ptr<wire::Link> link, detail::Target* target)
+      : core_(std::move(core)), link_(std::move(link)), target_(target) {}
+  ~OwnLine() override { close(); }
+
+  void submit(detail::Call* call, wire::CallSettings settings) override {
+    call->default_target = target_;
+    call->repeat = settings.repeat;
+    call->blocking = true;
+    call->deadline = detail::Clock::now() + settings.deadline.value_or(core_->options().deadline);
+    link_->submit(call, false);
+  }
+  void close() override { link_->close(Error(Errc::client_closed, "the connection is closed", Repeat::safe)); }
+
+ private:
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<wire::Link> link_;
+  detail::Target* const target_;
+};
+
+}  // namespace
+
+std::unique_ptr<Line> LiveCore::line() {
+  // In a cluster the connection would have to follow the stream's slot.
+  if (in_cluster())
+    return nullptr;
+  wire::LinkSettings settings = link_settings(":line", url_.endpoint);
+  settings.parks = true;
+  auto link = make_link(std::move(settings), nullptr, nullptr);
+  {
+    const std::lock_guard lock(lines_mutex_);
+    std::erase_if(lines_, [](const auto& known) { return known.expired(); });
+    lines_.push_back(link);
+  }
+  // A client that closes meanwhile either finds it in the list, or is seen here.
+  if (forked() || closed()) {
+    link->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  } else {
+    link->start();
+  }
+  return std::make_unique<OwnLine>(shared_from_this(), std::move(link), &callbacks_);
+}
+
+void LiveCore::after(milliseconds wait, std::function<void()> function) {
+  if (closed())
+    return function();
+  // The loop runs on until its timers have ended, so a closing client waits for the few that are set.
+  boost::asio::post(io_, [this, wait, function = std::move(function)]() mutable {
+    auto timer = std::make_shared<boost::asio::steady_timer>(io_, wait);
+    timer->async_wait([timer, function = std::move(function)](const boost::system::error_code&) { function(); });
+  });
 }
 
 std::unique_ptr<WakeWatch> LiveCore::watch(std::string wake_key, std::function<void()> on_wake) {
@@ -142,7 +285,7 @@ Reply<void> LiveCore::ready() {
   call->default_target = &callbacks_;
   call->retain();
   detail::CallPointer<detail::CallOf<void>> mine(call);
-  main_->when_ready(call);
+  topology_->when_ready(call);
   return Reply<void>(std::move(mine));
 }
 
@@ -165,6 +308,8 @@ ClientStats LiveCore::stats() const {
   out.script_loads = read(counters_.script_loads);
   out.scripts_resent = read(counters_.scripts_resent);
   out.calls_resent = read(counters_.calls_resent);
+  out.redirects = read(counters_.redirects);
+  out.map_refreshes = read(counters_.map_refreshes);
   out.outcomes_unknown = read(counters_.outcomes_unknown);
   out.overloads = read(counters_.overloads);
   out.protocol_errors = read(counters_.protocol_errors);
@@ -173,7 +318,7 @@ ClientStats LiveCore::stats() const {
   out.id_collisions = read(counters_.id_collisions);
   out.connections = read(counters_.connections);
   if (!forked())
-    out.in_flight = main_->pending();
+    out.in_flight = topology_->pending();
   return out;
 }
 
@@ -188,8 +333,20 @@ void LiveCore::close() {
     closed_.store(true, std::memory_order_release);
     const Error why(Errc::client_closed, "the client is closed", Repeat::safe);
     wake_->close(why);
+    {
+      const std::lock_guard lock(lines_mutex_);
+      for (const auto& line : lines_) {
+        if (const auto link = line.lock())
+          link->close(why);
+      }
+    }
     subscriptions_->close(why);
     topology_->close(why);
+    {
+      const std::lock_guard lock(extra_mutex_);
+      for (const ExtraLink& one : extra_links_)
+        one.link->close(why);
+    }
     boost::asio::post(io_, [this] {
       renewal_.cancel();
       work_.reset();

@@ -11,13 +11,15 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/callback_thread.hpp"
 #include "client/core.hpp"
 #include "client/subscriptions.hpp"
-#include "client/wake_hub.hpp"
+#include "client/wake_hubs.hpp"
 #include "identity/minter.hpp"
 #include "script/executor.hpp"
+#include "wire/cluster.hpp"
 #include "wire/link.hpp"
 #include "wire/topology.hpp"
 #include "wire/url.hpp"
@@ -36,6 +38,11 @@ class LiveCore final : public Core {
   [[nodiscard]] Result<BrandedId> mint(std::string_view brand) override;
   [[nodiscard]] std::optional<std::uint16_t> node_id() const override;
   [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override;
+  [[nodiscard]] std::unique_ptr<Line> line() override;
+  void mint_past(UnixMillis time) override;
+  [[nodiscard]] detail::Source* source() noexcept override { return topology_->source(); }
+  [[nodiscard]] detail::Target* continuations() noexcept override { return &callbacks_; }
+  void after(std::chrono::milliseconds wait, std::function<void()> function) override;
   void post(Continuation continuation) override { callbacks_.post(continuation); }
   void log(LogLevel level, std::string_view event, std::span<const LogField> fields) override;
   void count_id_collision() override { counters_.id_collisions.fetch_add(1, std::memory_order_relaxed); }
@@ -46,18 +53,31 @@ class LiveCore final : public Core {
   [[nodiscard]] Reply<void> ready();
   [[nodiscard]] ClientStats stats() const;
   [[nodiscard]] detail::Target& callbacks() noexcept { return callbacks_; }
-  /// What a caller that waits for several calls may drive.
-  [[nodiscard]] detail::Source* source() noexcept { return main_.get(); }
-  [[nodiscard]] std::string endpoint() const { return url_.endpoint.to_string(); }
+  /// A connection of its own for another part of the library, not started; closed with the client. The observer lives
+  /// as long as the connection may call it. `subscribes`: it carries subscriptions.
+  [[nodiscard]] std::shared_ptr<wire::Link> open_link(std::string_view role, bool subscribes,
+                                                      std::shared_ptr<wire::LinkObserver> observer);
+  [[nodiscard]] std::string endpoint() const { return url_.to_string(); }
+  [[nodiscard]] bool in_cluster() const noexcept { return cluster_ != nullptr; }
+  /// Looks up the slot of a call before it is submitted. Errors: cross_slot.
+  [[nodiscard]] Result<void> route(detail::Call& call) const { return wire::Cluster::route(call); }
+  [[nodiscard]] wire::Topology& topology() noexcept { return *topology_; }
   /// Legal on any thread; on one of the client's own it does not wait for that thread.
   void close();
 
  private:
   LiveCore(wire::Url url, ClientOptions options);
 
-  [[nodiscard]] wire::LinkSettings link_settings(std::string_view role) const;
+  [[nodiscard]] wire::LinkSettings link_settings(std::string_view role, const wire::Endpoint& endpoint) const;
   [[nodiscard]] std::shared_ptr<wire::Link> make_link(wire::LinkSettings settings, wire::Repairer* repairer,
-                                                      wire::LinkObserver* observer);
+                                                      wire::LinkObserver* observer,
+                                                      wire::Redirector* redirector = nullptr,
+                                                      std::shared_ptr<void> keeps = nullptr);
+  /// The log as links use it. `keeps` lives as long as the link does.
+  [[nodiscard]] wire::Link::LogFunction log_line(std::shared_ptr<void> keeps = nullptr);
+  void make_standalone();
+  void make_cluster();
+  [[nodiscard]] Result<void> connect();
   [[nodiscard]] bool forked() const noexcept;
 
   [[nodiscard]] Result<void> lease_node();
@@ -75,11 +95,20 @@ class LiveCore final : public Core {
   boost::asio::io_context io_{1};
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_;
   CallbackThread callbacks_;
-  script::Executor executor_{counters_};
-  std::shared_ptr<wire::Link> main_;
-  std::unique_ptr<wire::Topology> topology_;
-  std::shared_ptr<WakeHub> wake_;
+  script::Executor executor_{counters_};      // of a single server
+  std::shared_ptr<wire::Link> main_;          // the same; null in a cluster
+  std::shared_ptr<wire::Cluster> cluster_;    // null for a single server
+  std::shared_ptr<wire::Topology> topology_;  // either of them
+  std::unique_ptr<WakeHubs> wake_;
   std::shared_ptr<SubscriptionHub> subscriptions_;
+  std::mutex lines_mutex_;
+  std::vector<std::weak_ptr<wire::Link>> lines_;  // guarded by lines_mutex_
+  struct ExtraLink {
+    std::shared_ptr<wire::LinkObserver> observer;
+    std::shared_ptr<wire::Link> link;
+  };
+  std::mutex extra_mutex_;
+  std::vector<ExtraLink> extra_links_;  // guarded by extra_mutex_
   std::atomic<bool> closed_{false};
   std::once_flag shut_once_;
   std::mutex join_mutex_;

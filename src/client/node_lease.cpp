@@ -134,7 +134,7 @@ void LiveCore::release_node() {
     return;
   minter_->stop();
   const script::ScriptSource* script = script::find_script("node_release");
-  if (script == nullptr || !main_->live() || detail::on_library_thread())
+  if (script == nullptr || !topology_->live() || detail::on_library_thread())
     return;
   const std::string node = std::to_string(minter_->node());
   const std::array<std::string_view, 1> keys = {kNodesKey};
@@ -153,6 +153,11 @@ Result<BrandedId> LiveCore::mint(std::string_view brand) {
   if (!minter_)
     return fail(Errc::node_lease_lost, "this client was opened without a node id for minting");
   return minter_->next(brand);
+}
+
+void LiveCore::mint_past(UnixMillis time) {
+  if (minter_)
+    minter_->advance_past(time);
 }
 
 std::optional<std::uint16_t> LiveCore::node_id() const {

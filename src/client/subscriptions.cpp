@@ -91,19 +91,6 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Subscri
   state->hub = weak_from_this();
   state->target = target_;
 
-  std::shared_ptr<wire::Link> link;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_)
-      return fail(Errc::client_closed, "the client is closed");
-    if (!link_) {
-      link_ = make_link_(this);
-      link_->start();
-    }
-    link = link_;
-    // Registered before the confirmation, so that no message after it is missed.
-    channels_[state->channel].subscribers.push_back(state);
-  }
   const std::array<std::string_view, 2> parts = {"SUBSCRIBE", channel};
   auto decode = [self = weak_from_this(), state](const wire::Answer& answer) -> Result<Subscription> {
     const auto hub = self.lock();
@@ -130,7 +117,21 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Subscri
   call->deadline = detail::Clock::now() + deadline_;
   call->retain();
   detail::CallPointer<detail::CallOf<Subscription>> mine(call);
-  link->submit(call, false);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      call->release();
+      return fail(Errc::client_closed, "the client is closed");
+    }
+    if (!link_) {
+      link_ = make_link_(this, nullptr);
+      link_->start();
+    }
+    // Registered before the confirmation, so that no message after it is missed.
+    channels_[state->channel].subscribers.push_back(state);
+    // Under the lock, so that it is not left behind when the hub moves to another node.
+    link_->submit(call, false);
+  }
   return Reply<Subscription>(std::move(mine));
 }
 
@@ -187,13 +188,35 @@ void SubscriptionHub::link_live(std::int64_t connection_id) {
 }
 
 void SubscriptionHub::link_lost(const Error&) {
-  const std::lock_guard lock(mutex_);
-  for (auto& [name, channel] : channels_) {
-    for (const auto& weak : channel.subscribers) {
-      if (const auto state = weak.lock())
-        state->live.store(false, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [name, channel] : channels_) {
+      for (const auto& weak : channel.subscribers) {
+        if (const auto state = weak.lock())
+          state->live.store(false, std::memory_order_release);
+      }
     }
   }
+  leave_lost_node();
+}
+
+void SubscriptionHub::leave_lost_node() {
+  std::shared_ptr<wire::Link> lost;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || !link_ || link_->live())
+      return;
+    std::shared_ptr<wire::Link> elsewhere = make_link_(this, &link_->endpoint());
+    if (!elsewhere)
+      return;
+    lost = std::exchange(link_, std::move(elsewhere));
+    // First subscriptions that are not confirmed yet; the others are restored when the new connection is live.
+    wire::CallQueue waiting;
+    lost->extract_waiting([](const detail::Call& call) { return !call.internal; }, waiting);
+    link_->take_over(std::move(waiting));
+    link_->start();
+  }
+  lost->close(Error(Errc::disconnected, "subscriptions moved to another node", Repeat::safe));
 }
 
 void SubscriptionHub::link_push(const resp::View& frame) {

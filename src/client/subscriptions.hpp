@@ -54,14 +54,19 @@ namespace client {
 
 class SubscriptionHub final : public wire::LinkObserver, public std::enable_shared_from_this<SubscriptionHub> {
  public:
-  SubscriptionHub(std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link, detail::Target* target,
-                  std::chrono::milliseconds deadline)
+  /// A connection for subscriptions. `avoided` is null, or a server that was lost: then somewhere else, or null when
+  /// there is nowhere else.
+  using MakeLink = std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*, const wire::Endpoint* avoided)>;
+
+  SubscriptionHub(MakeLink make_link, detail::Target* target, std::chrono::milliseconds deadline)
       : make_link_(std::move(make_link)), target_(target), deadline_(deadline) {}
 
   [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, SubscriptionHandlers handlers);
   void remove(const std::shared_ptr<Subscription::State>& state);
   void close(const Error& why);
   [[nodiscard]] std::shared_ptr<wire::Link> link() const;
+  /// Moves to another node when the connection is down. On the library's thread.
+  void leave_lost_node();
 
   void link_live(std::int64_t connection_id) override;
   void link_lost(const Error& why) override;
@@ -74,7 +79,7 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
     bool confirmed = false;  // at some time; restored after a loss
   };
 
-  const std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link_;
+  const MakeLink make_link_;
   detail::Target* const target_;
   const std::chrono::milliseconds deadline_;
   mutable std::mutex mutex_;

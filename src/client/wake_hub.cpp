@@ -33,9 +33,8 @@ class WakeHub::Watch final : public WakeWatch {
   bool parked_ = false;  // guarded by the hub
 };
 
-WakeHub::WakeHub(std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link,
-                 std::shared_ptr<wire::Link> main, wire::Counters& counters, detail::Target* target)
-    : make_link_(std::move(make_link)), main_(std::move(main)), counters_(counters), target_(target) {}
+WakeHub::WakeHub(Ways ways, wire::Counters& counters, detail::Target* target)
+    : ways_(std::move(ways)), counters_(counters), target_(target) {}
 
 std::unique_ptr<WakeWatch> WakeHub::watch(std::string wake_key, std::function<void()> on_wake) {
   auto watch = std::make_unique<Watch>(shared_from_this(), std::move(wake_key), std::move(on_wake));
@@ -80,7 +79,7 @@ void WakeHub::set_parked(Watch& watch, bool parked) {
   }
   ++parked_[watch.key_];
   if (!link_) {
-    link_ = make_link_(this);
+    link_ = ways_.park(shared_from_this());
     link_->start();
   }
   if (!asking_) {
@@ -102,19 +101,19 @@ void WakeHub::ask_locked() {
     asked_.push_back(key);
   parts.insert(parts.end(), asked_.begin(), asked_.end());
   parts.push_back(kParkText);
-  auto decode = [self = weak_from_this()](const wire::Answer& answer) -> Result<void> {
+  auto decode = [self = weak_from_this(), asked = generation_](const wire::Answer& answer) -> Result<void> {
     const auto hub = self.lock();
     if (!hub)
       return {};
     if (answer.view.is_error()) {
-      hub->failed(wire::to_error(answer.view.error_text()));
+      hub->failed(asked, wire::to_error(answer.view.error_text()));
       return {};
     }
     if (answer.view.is_aggregate() && answer.view.size() == 2) {
       const auto key = answer.view.at(0).as_text();
-      hub->answered(std::string(key ? *key : std::string_view()), true);
+      hub->answered(asked, std::string(key ? *key : std::string_view()), true);
     } else {
-      hub->answered({}, false);
+      hub->answered(asked, {}, false);
     }
     return {};
   };
@@ -127,17 +126,18 @@ void WakeHub::ask_locked() {
   // When the call ends without an answer (lost connection, closed), ask again.
   struct OnEnd {
     std::weak_ptr<WakeHub> hub;
+    std::uint64_t generation;
     detail::CallOf<void>* call;
     static void run(void* raw) noexcept {
       const std::unique_ptr<OnEnd> self(static_cast<OnEnd*>(raw));
       const Result<void> result = self->call->take();
       self->call->release();
       if (const auto hub = self->hub.lock(); hub && !result)
-        hub->failed(result.error());
+        hub->failed(self->generation, result.error());
     }
   };
   call->retain();
-  auto on_end = std::make_unique<OnEnd>(OnEnd{weak_from_this(), static_cast<Bound*>(call)});
+  auto on_end = std::make_unique<OnEnd>(OnEnd{weak_from_this(), generation_, static_cast<Bound*>(call)});
   (void)call->on_done(target_, Continuation(&OnEnd::run, on_end.release()));
   link_->submit(call, false);
 }
@@ -163,7 +163,7 @@ void WakeHub::unblock_locked() {
   };
   detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
   call->deadline = detail::Clock::now() + std::chrono::seconds(10);
-  main_->submit_internal(call);
+  ways_.beside(*link_)->submit_internal(call);
 }
 
 void WakeHub::send(std::vector<std::string> parts) {
@@ -171,21 +171,23 @@ void WakeHub::send(std::vector<std::string> parts) {
   auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
   detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(views, decode);
   call->deadline = detail::Clock::now() + std::chrono::seconds(10);
-  main_->submit_internal(call);
+  ways_.push_back(call);
 }
 
-void WakeHub::answered(const std::string& key, bool got_token) {
+void WakeHub::answered(std::uint64_t generation, const std::string& key, bool got_token) {
   bool used = false;
   {
     const std::lock_guard lock(mutex_);
-    asking_ = false;
+    const bool is_newest = generation == generation_;
+    if (is_newest)
+      asking_ = false;
     if (got_token) {
       counters_.wakes.fetch_add(1, std::memory_order_relaxed);
       used = parked_.contains(key);
       if (!used && !closed_)
         send({"LPUSH", key, "1"});
     }
-    if (!used)
+    if (!used && is_newest)
       ask_locked();
   }
   if (!used)
@@ -196,9 +198,11 @@ void WakeHub::answered(const std::string& key, bool got_token) {
     ask_locked();
 }
 
-void WakeHub::failed(const Error& why) {
+void WakeHub::failed(std::uint64_t generation, const Error& why) {
   {
     const std::lock_guard lock(mutex_);
+    if (generation != generation_)
+      return;  // of a connection that was given up
     asking_ = false;
     if (closed_ || why.is(Errc::client_closed))
       return;
@@ -206,6 +210,10 @@ void WakeHub::failed(const Error& why) {
       counters_.unblocked_errors.fetch_add(1, std::memory_order_relaxed);
   }
   notify({}, true);  // a token may have gone with the answer
+  if (ways_.misplaced && (why.is(Errc::moved) || why.is(Errc::cluster_down))) {
+    ways_.find();  // and then `look_again`
+    return;
+  }
   // A server that refuses BLPOP would refuse it again at once: wait for the next worker that parks.
   if (!why.text.starts_with("UNBLOCKED") && why.repeat != Repeat::safe && !why.is(Errc::outcome_unknown))
     return;
@@ -237,9 +245,27 @@ void WakeHub::notify(const std::string& key, bool all) {
 void WakeHub::link_live(std::int64_t) { notify({}, true); }
 void WakeHub::link_lost(const Error&) {}
 
-std::shared_ptr<wire::Link> WakeHub::link() const {
+void WakeHub::look_again() {
+  std::shared_ptr<wire::Link> left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || !link_)
+      return;
+    if (ways_.misplaced && ways_.misplaced(*link_)) {
+      left = std::exchange(link_, ways_.park(shared_from_this()));
+      link_->start();
+      asking_ = false;
+    }
+    if (!asking_)
+      ask_locked();
+  }
+  if (left)
+    left->close(Error(Errc::client_closed, "the wake list is on another node", Repeat::safe));
+}
+
+bool WakeHub::used() const {
   const std::lock_guard lock(mutex_);
-  return link_;
+  return !watches_.empty();
 }
 
 void WakeHub::close(const Error& why) {
@@ -247,7 +273,7 @@ void WakeHub::close(const Error& why) {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    link = link_;
+    link = std::move(link_);
   }
   if (link)
     link->close(why);

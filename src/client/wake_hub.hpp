@@ -21,13 +21,27 @@ namespace client {
 
 class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_this<WakeHub> {
  public:
-  /// `main` carries CLIENT UNBLOCK and tokens that are pushed back.
-  WakeHub(std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link, std::shared_ptr<wire::Link> main,
-          wire::Counters& counters, detail::Target* target);
+  /// The hub's ways to the server that has its wake lists.
+  struct Ways {
+    /// A connection to park on.
+    std::function<std::shared_ptr<wire::Link>(const std::shared_ptr<WakeHub>&)> park;
+    /// The pipelined connection to the same server: for CLIENT UNBLOCK.
+    std::function<std::shared_ptr<wire::Link>(const wire::Link& parked)> beside;
+    /// Sends a token back to its list.
+    std::function<void(detail::Call*)> push_back;
+    /// Whether the lists are somewhere else by now. Absent where there is one server only.
+    std::function<bool(const wire::Link& parked)> misplaced;
+    /// Asks where they are; `look_again` is called when that is known.
+    std::function<void()> find;
+  };
+  WakeHub(Ways ways, wire::Counters& counters, detail::Target* target);
 
   [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake);
   void close(const Error& why);
-  [[nodiscard]] std::shared_ptr<wire::Link> link() const;
+  /// Parks where the lists are now. On the library's thread.
+  void look_again();
+  /// Whether anybody watches.
+  [[nodiscard]] bool used() const;
 
   void link_live(std::int64_t connection_id) override;
   void link_lost(const Error& why) override;
@@ -41,13 +55,12 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   void remove(Watch& watch);
   void ask_locked();
   void unblock_locked();
-  void answered(const std::string& key, bool got_token);
-  void failed(const Error& why);
+  void answered(std::uint64_t generation, const std::string& key, bool got_token);
+  void failed(std::uint64_t generation, const Error& why);
   void notify(const std::string& key, bool all);
   void send(std::vector<std::string> parts);
 
-  const std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*)> make_link_;
-  const std::shared_ptr<wire::Link> main_;
+  const Ways ways_;
   wire::Counters& counters_;
   detail::Target* const target_;
 

@@ -44,6 +44,7 @@ enum class KeyType : std::uint8_t {
   flow_outbox,
   events,
   parked,
+  metrics_repaired,
   // With an id or a name.
   job,
   job_logs,
@@ -67,8 +68,8 @@ enum class KeyType : std::uint8_t {
   cache,
   unclassified,
 };
-inline constexpr std::size_t kFixedKeys = 20;
-inline constexpr std::size_t kKeyTypes = 38;
+inline constexpr std::size_t kFixedKeys = 21;
+inline constexpr std::size_t kKeyTypes = 39;
 
 /// What kind of value the server holds under a key.
 enum class ValueType : std::uint8_t { zset, list, set, hash, string, stream, channel, none };

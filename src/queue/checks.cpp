@@ -47,6 +47,18 @@ Result<void> check_text(std::string_view name, std::string_view text) {
   return refuse(fmt::format("{} must be at most {} bytes, got {}", name, kMaxText, text.size()));
 }
 
+Result<void> check_repeat_name(std::string_view name) {
+  if (!name.empty() && name.size() <= 255)
+    return {};
+  return refuse(fmt::format("the name of a repeat must be 1 to 255 bytes, got {}", name.size()));
+}
+
+Result<void> check_period(std::string_view name, Milliseconds period) {
+  if (period.count() >= 1 && period.count() <= kMaxExact)
+    return {};
+  return refuse(fmt::format("{} must be 1ms to {}ms, got {}ms", name, kMaxExact, period.count()));
+}
+
 Result<void> check_due(std::optional<Instant> at, std::optional<Milliseconds> in) {
   if (at && in) {
     return refuse(fmt::format("at and in exclude each other, got at {}ms and in {}ms", at->time_since_epoch().count(),

@@ -28,6 +28,10 @@ inline constexpr std::size_t kMaxText = std::size_t{512} << 20;
 [[nodiscard]] Result<void> check_limit(std::string_view name, std::uint64_t limit);
 /// At most `kMaxText` bytes. Never shows the text itself.
 [[nodiscard]] Result<void> check_text(std::string_view name, std::string_view text);
+/// The name of a registration: 1 to 255 bytes.
+[[nodiscard]] Result<void> check_repeat_name(std::string_view name);
+/// A period: 1 ms or more.
+[[nodiscard]] Result<void> check_period(std::string_view name, Milliseconds period);
 /// At most one of the two, and each in range.
 [[nodiscard]] Result<void> check_due(std::optional<Instant> at, std::optional<Milliseconds> in);
 /// > 0 when given.

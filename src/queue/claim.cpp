@@ -1,4 +1,4 @@
-// Claims: the oldest flat job, or the next lane's oldest.
+// Claims: the oldest flat jobs, or the next lane's oldest.
 #include <utility>
 
 #include "queue/start.hpp"
@@ -40,6 +40,31 @@ using namespace queue;
   return job;
 }
 
+/// A list of those.
+[[nodiscard]] Result<std::vector<ClaimedJob>> read_claims(std::string_view verb, const resp::View& reply) {
+  if (!reply.is_aggregate())
+    return unexpected_reply(verb, reply);
+  std::vector<ClaimedJob> jobs;
+  jobs.reserve(reply.size());
+  for (const resp::View& one : reply.elements()) {
+    ECHOMQ_TRY(std::optional<ClaimedJob> job, read_claim(verb, one));
+    if (!job)
+      return unexpected_reply(verb, reply);
+    jobs.push_back(*std::move(job));
+  }
+  return jobs;
+}
+
+template <std::size_t A>
+[[nodiscard]] Reply<std::vector<ClaimedJob>> claim_many_with(const Queue::State& state, std::string_view verb,
+                                                             const script::ScriptSource& script, const Views<2>& keys,
+                                                             const Views<A>& arguments,
+                                                             std::optional<Milliseconds> deadline) {
+  return state.core->eval<std::vector<ClaimedJob>>(
+      script, keys, arguments, settings(Repeat::unsafe, deadline),
+      [verb](const wire::Answer& answer) { return read_claims(verb, answer.view); });
+}
+
 template <std::size_t A>
 [[nodiscard]] Reply<std::optional<ClaimedJob>> claim_with(const Queue::State& state, std::string_view verb,
                                                           const script::ScriptSource& script, const Views<2>& keys,
@@ -68,6 +93,37 @@ Reply<std::optional<ClaimedJob>> Queue::claim_lane(ClaimOptions options) const {
   const Decimal lease(options.lease);
   return claim_with(*state_, "claim_lane", state_->scripts.gclaim, views(keys.ring(), keys.active()),
                     views(keys.base(), lease), options);
+}
+
+Reply<std::vector<ClaimedJob>> Queue::claim_batch(ClaimBatchOptions options) const {
+  ECHOMQ_CHECK(check_limit("size", options.size));
+  ECHOMQ_CHECK(check_lease(options.lease));
+  ECHOMQ_CHECK(check_deadline(options.deadline));
+  const keyspace::QueueKeys& keys = state_->keys;
+  const Decimal lease(options.lease);
+  const Decimal size(options.size);
+  return claim_many_with(*state_, "claim_batch", state_->scripts.bclaim, views(keys.pending(), keys.active()),
+                         views(keys.job_prefix(), lease, size), options.deadline);
+}
+
+Reply<std::vector<ClaimedJob>> Queue::claim_lane_weighted(ClaimOptions options) const {
+  ECHOMQ_CHECK(check_lease(options.lease));
+  ECHOMQ_CHECK(check_deadline(options.deadline));
+  const keyspace::QueueKeys& keys = state_->keys;
+  const Decimal lease(options.lease);
+  return claim_many_with(*state_, "claim_lane_weighted", state_->scripts.gwclaim, views(keys.ring(), keys.active()),
+                         views(keys.base(), lease), options.deadline);
+}
+
+Reply<std::vector<ClaimedJob>> Queue::claim_lane_batch(ClaimBatchOptions options) const {
+  ECHOMQ_CHECK(check_limit("size", options.size));
+  ECHOMQ_CHECK(check_lease(options.lease));
+  ECHOMQ_CHECK(check_deadline(options.deadline));
+  const keyspace::QueueKeys& keys = state_->keys;
+  const Decimal lease(options.lease);
+  const Decimal size(options.size);
+  return claim_many_with(*state_, "claim_lane_batch", state_->scripts.gbclaim, views(keys.ring(), keys.active()),
+                         views(keys.base(), lease, size), options.deadline);
 }
 
 }  // namespace v1

@@ -38,6 +38,13 @@ Reply<void> Queue::limit_lane(LaneId lane, std::uint32_t ceiling) const {
       views(keys.base(), lane.text(), text), settings(Repeat::safe), decode_done("limit_lane", Gone::refused));
 }
 
+Reply<void> Queue::weigh_lane(LaneId lane, std::uint32_t weight) const {
+  ECHOMQ_CHECK(check_limit("weight", weight));
+  const Decimal text(weight);
+  return state_->core->eval<void>(state_->scripts.gweight, views(state_->keys.gweight()), views(lane.text(), text),
+                                  settings(Repeat::safe), decode_done("weigh_lane", Gone::refused));
+}
+
 Reply<Reassigned> Queue::reassign(JobId id, LaneId lane) const {
   const keyspace::QueueKeys& keys = state_->keys;
   const keyspace::KeyText row = keys.job(id);

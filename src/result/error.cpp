@@ -18,6 +18,8 @@ std::string_view describe(Errc code) noexcept {
     case Errc::invalid_url: return "not a server URL";
     case Errc::unknown_state: return "unknown state";
     case Errc::empty_pipeline: return "empty pipeline";
+    case Errc::flow_too_deep: return "a flow has at most eight levels";
+    case Errc::flow_cycle: return "an id occurs twice in a flow";
     case Errc::wrong_kind: return "job ids are JOB-namespaced";
     case Errc::stale_token: return "stale token";
     case Errc::job_gone: return "no such job";
@@ -27,6 +29,9 @@ std::string_view describe(Errc code) noexcept {
     case Errc::active_jobs_present: return "active jobs present";
     case Errc::concurrency_ceiling: return "at concurrency ceiling";
     case Errc::broken_state: return "the row exists but is in no set";
+    case Errc::id_taken: return "the id belongs to another job";
+    case Errc::nonmonotonic: return "the record is not newer than the stream's newest";
+    case Errc::no_group: return "no such stream or consumer group";
     case Errc::node_held: return "node id is held by another process";
     case Errc::node_lease_lost: return "the lease of the node id is lost";
     case Errc::minter_exhausted: return "no more ids in the representable time";
@@ -51,6 +56,8 @@ std::string_view describe(Errc code) noexcept {
     case Errc::no_permission: return "no permission";
     case Errc::script_mismatch: return "script digest mismatch";
     case Errc::moved: return "this node does not serve the key";
+    case Errc::cross_slot: return "keys in different cluster slots";
+    case Errc::cluster_down: return "cluster down";
     case Errc::codec_failed: return "codec failed";
     case Errc::handler_failed: return "handler failed";
   }

@@ -93,6 +93,10 @@ Boot::Step Boot::advance() {
 
 Boot::Step Boot::take_version(const resp::View& reply) {
   if (reply.is_error()) {
+    if (settings_.in_cluster && state_ == State::get_version && reply.error_text().starts_with("MOVED ")) {
+      state_ = State::live;
+      return Step::live;
+    }
     const Error error = to_error(reply.error_text());
     error_ = error;
     final_ = false;  // an error reply is not a version

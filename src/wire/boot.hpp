@@ -20,6 +20,8 @@ struct BootSettings {
   std::string client_name;
   std::string wire_version;
   std::vector<std::string> accepted_versions;
+  /// One node of a cluster: the fence belongs to the node that has the version key, the others say MOVED.
+  bool in_cluster = false;
 };
 
 /// One boot. Feed it each reply in order; send what `next()` gives. Replies of errors that may pass (LOADING, NOPERM,

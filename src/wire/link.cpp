@@ -24,13 +24,14 @@ constexpr std::size_t kWriteChunk = std::size_t{256} << 10;
 }  // namespace
 
 Link::Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log, Repairer* repairer,
-           LinkObserver* observer)
+           LinkObserver* observer, Redirector* redirector)
     : io_(io),
       settings_(std::move(settings)),
       counters_(counters),
       log_(std::move(log)),
       repairer_(repairer),
       observer_(observer),
+      redirector_(redirector),
       timer_(io),
       tick_timer_(io),
       resolver_(io),
@@ -88,19 +89,38 @@ bool Link::over_bound_locked() const {
   return pipeline_.pending() >= settings_.max_in_flight || pipeline_.pending_bytes() >= settings_.max_in_flight_bytes;
 }
 
+void Link::wait_for_room_locked(Lock& lock, TimePoint until) {
+  ++waiting_for_room_;
+  // Wakes at three quarters of the bound, so that a blocked producer comes back to a stretch of work.
+  const auto has_room = [&] {
+    return closing_ || (pipeline_.pending() < settings_.max_in_flight - settings_.max_in_flight / 4 &&
+                        pipeline_.pending_bytes() < settings_.max_in_flight_bytes);
+  };
+  room_.wait_until(lock, until, has_room);
+  --waiting_for_room_;
+}
+
+void Link::wait_for_room(TimePoint until) {
+  Lock lock(mutex_);
+  if (over_bound_locked() && !closing_)
+    wait_for_room_locked(lock, until);
+}
+
+Link::Taken Link::try_submit(detail::Call* call) {
+  Lock lock(mutex_);
+  if (closing_)
+    return Taken::closed;
+  if (over_bound_locked())
+    return settings_.overflow == Overflow::block ? Taken::full : Taken::overloaded;
+  enqueue_locked(lock, call);
+  return Taken::accepted;
+}
+
 void Link::submit(detail::Call* call, bool may_block) {
   Lock lock(mutex_);
   if (over_bound_locked() && !closing_) {
-    if (settings_.overflow == Overflow::block && may_block) {
-      ++waiting_for_room_;
-      // Wakes at three quarters of the bound, so that a blocked producer comes back to a stretch of work.
-      const auto has_room = [&] {
-        return closing_ || (pipeline_.pending() < settings_.max_in_flight - settings_.max_in_flight / 4 &&
-                            pipeline_.pending_bytes() < settings_.max_in_flight_bytes);
-      };
-      room_.wait_until(lock, call->deadline, has_room);
-      --waiting_for_room_;
-    }
+    if (settings_.overflow == Overflow::block && may_block)
+      wait_for_room_locked(lock, call->deadline);
     if (over_bound_locked() && !closing_) {
       counters_.overloads.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
@@ -118,6 +138,10 @@ void Link::submit(detail::Call* call, bool may_block) {
     call->release();
     return;
   }
+  enqueue_locked(lock, call);
+}
+
+void Link::enqueue_locked(Lock& lock, detail::Call* call) {
   const bool idle = pipeline_.pending() == 0;
   call->source = this;
   pipeline_.enqueue(call);
@@ -154,6 +178,42 @@ void Link::submit_internal(detail::Call* call) {
   next_deadline_ = std::min(next_deadline_, call->deadline);
   if (state_ == State::live && !broken_)
     signal_library_locked();
+}
+
+void Link::take_over(CallQueue&& calls) {
+  Lock lock(mutex_);
+  if (closing_) {
+    const Error why = close_error_;
+    lock.unlock();
+    return fail_all(calls, why, false);
+  }
+  while (detail::Call* call = calls.pop()) {
+    next_deadline_ = std::min(next_deadline_, call->deadline);
+    pipeline_.enqueue(call);
+  }
+  if (state_ != State::live || broken_)
+    return;
+  if (!armed_ && reader_ == Reader::none)
+    arm_locked();
+  signal_library_locked();
+}
+
+void Link::extract_waiting(const std::function<bool(const detail::Call&)>& takes, CallQueue& into) {
+  const std::lock_guard lock(mutex_);
+  pipeline_.extract_waiting(takes, into);
+  // Whoever waits for room is told from elsewhere: the caller may hold a lock of its own.
+  boost::asio::post(io_, [self = shared_from_this()] {
+    const std::lock_guard guard(self->mutex_);
+    self->make_room_locked();
+  });
+}
+
+void Link::add_pending_slots(Slots& slots) const {
+  const std::lock_guard lock(mutex_);
+  pipeline_.for_each([&](const detail::Call& call) {
+    if (call.slot < slots.size())
+      slots.set(call.slot);
+  });
 }
 
 void Link::flush(Lock& lock, bool keep_going) {
@@ -283,6 +343,8 @@ bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
       flush(lock, true);
     if (pipeline_.pending() > 1)
       break;  // a pipeline now: the library's
+    if (redirector_ != nullptr && pipeline_.pending() == 0)
+      break;  // what was waited for has gone to another node
   }
   reader_ = Reader::none;
   if (broken_ || closing_) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
@@ -27,10 +28,12 @@
 
 #include "echomq/client.hpp"
 #include "echomq/detail/call.hpp"
+#include "keyspace/slot.hpp"
 #include "resp/scanner.hpp"
 #include "wire/boot.hpp"
 #include "wire/input_buffer.hpp"
 #include "wire/pipeline.hpp"
+#include "wire/slot_map.hpp"
 #include "wire/url.hpp"
 
 namespace echomq {
@@ -41,7 +44,8 @@ namespace wire {
 struct Counters {
   std::atomic<std::uint64_t> commands{0}, replies{0}, pushes{0}, bytes_out{0}, bytes_in{0}, writes{0}, reconnects{0},
       script_calls{0}, script_loads{0}, scripts_resent{0}, calls_resent{0}, outcomes_unknown{0}, overloads{0},
-      protocol_errors{0}, unblocked_errors{0}, wakes{0}, id_collisions{0}, connections{0};
+      protocol_errors{0}, unblocked_errors{0}, wakes{0}, id_collisions{0}, connections{0}, redirects{0},
+      map_refreshes{0};
 };
 
 struct LinkSettings {
@@ -61,6 +65,8 @@ struct LinkSettings {
   bool subscribes = false;
 };
 
+class Link;
+
 /// Decides about replies that mean "send it again" (NOSCRIPT). Called with the link's lock held but for `refuses`.
 class Repairer {
  public:
@@ -74,6 +80,19 @@ class Repairer {
 
  protected:
   ~Repairer() = default;
+};
+
+/// Takes what one node of a cluster refused because another serves the slot. Called without the link's lock, by whoever
+/// reads.
+class Redirector {
+ public:
+  /// Whether this error reply sends its call elsewhere; `moves` learns where to.
+  [[nodiscard]] virtual bool moved(const Link& from, std::string_view error_text, std::vector<SlotMove>& moves) = 0;
+  /// What `from` refused so, in order, with its references.
+  virtual void redirect(Link& from, CallQueue& calls, const std::vector<SlotMove>& moves) = 0;
+
+ protected:
+  ~Redirector() = default;
 };
 
 /// Told about the life of a link, on the library's thread, without the link's lock.
@@ -94,7 +113,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   using LogFunction = std::function<void(LogLevel, std::string_view, std::string_view)>;
 
   Link(boost::asio::io_context& io, LinkSettings settings, Counters& counters, LogFunction log, Repairer* repairer,
-       LinkObserver* observer);
+       LinkObserver* observer, Redirector* redirector = nullptr);
   ~Link();
 
   /// Begins to connect, and keeps connected from then on.
@@ -105,8 +124,24 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   /// Queues a call and takes over its reference; writes it at once on an idle connection. At the in-flight bound it
   /// blocks or fails the call, by `settings.overflow`; `may_block` false refuses in any case.
   void submit(detail::Call* call, bool may_block);
+  /// As `submit`, but whatever is not accepted stays with the caller: `full` at the bound when calls may block there.
+  enum class Taken : std::uint8_t { accepted, full, overloaded, closed };
+  [[nodiscard]] Taken try_submit(detail::Call* call);
+  /// Waits for room below the bound.
+  void wait_for_room(TimePoint until);
   /// Queues a call of the library's own, past the bound.
   void submit_internal(detail::Call* call);
+
+  // For a topology that moves calls between links. Their `source` stays the link that had them first.
+
+  /// Queues calls in order, past the bound.
+  void take_over(CallQueue&& calls);
+  /// Takes out the calls not written yet for which `takes` says so.
+  void extract_waiting(const std::function<bool(const detail::Call&)>& takes, CallQueue& into);
+  using Slots = std::bitset<keyspace::kSlots>;
+  /// The slots of all calls not answered yet.
+  void add_pending_slots(Slots& slots) const;
+  [[nodiscard]] const Endpoint& endpoint() const noexcept { return settings_.endpoint; }
 
   bool drive(bool (*done)(void*), void* argument, TimePoint until) override;
   void leave_to_library() noexcept override;
@@ -137,12 +172,20 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   void disarm_locked();
   void make_room_locked();
   [[nodiscard]] bool over_bound_locked() const;
+  void wait_for_room_locked(Lock& lock, TimePoint until);
+  void enqueue_locked(Lock& lock, detail::Call* call);
   void fail_all(CallQueue& calls, const Error& why, bool written);
   [[nodiscard]] static bool receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer);
 
   // link_input.cpp: replies.
   [[nodiscard]] bool process_input();
-  void dispatch(detail::Call* call, const resp::View& reply, bool is_last, CallQueue& refused);
+  /// Calls to be sent again, and where to.
+  struct Again {
+    CallQueue refused;
+    CallQueue moved;
+    std::vector<SlotMove> moves;
+  };
+  void dispatch(detail::Call* call, const resp::View& reply, bool is_last, Again& again);
   void repair(CallQueue& refused);
   void take_boot_reply(const resp::View& reply);
   void protocol_error(const std::string& why);
@@ -170,6 +213,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   const LogFunction log_;
   Repairer* const repairer_;
   LinkObserver* const observer_;
+  Redirector* const redirector_;
 
   mutable std::mutex mutex_;
   std::condition_variable room_;   // for callers at the bound

@@ -25,7 +25,7 @@ bool Link::process_input() {
     last_input_ = detail::Clock::now();
     booting = state_ == State::booting;
   }
-  CallQueue refused;
+  Again again;
   bool sound = true;
   for (;;) {
     // 1. Find the frames that are complete.
@@ -77,7 +77,7 @@ bool Link::process_input() {
         sound = false;
       } else {
         counters_.replies.fetch_add(1, std::memory_order_relaxed);
-        dispatch(frame.call, reply, frame.is_last, refused);
+        dispatch(frame.call, reply, frame.is_last, again);
       }
     }
     counters_.bytes_in.fetch_add(consumed, std::memory_order_relaxed);
@@ -91,18 +91,32 @@ bool Link::process_input() {
     if (!sound)
       break;
   }
-  if (!refused.empty())
-    repair(refused);
+  if (!again.refused.empty())
+    repair(again.refused);
+  if (!again.moved.empty())
+    redirector_->redirect(*this, again.moved, again.moves);
   return sound;
 }
 
-void Link::dispatch(detail::Call* call, const resp::View& reply, bool is_last, CallQueue& refused) {
+void Link::dispatch(detail::Call* call, const resp::View& reply, bool is_last, Again& again) {
+  if (redirector_ != nullptr && reply.is_error() && !call->settled()) {
+    // A command that was refused within MULTI makes EXEC refuse all of them: the whole request goes elsewhere.
+    if (redirector_->moved(*this, reply.error_text(), again.moves)) {
+      call->moved = true;
+      if (!is_last)
+        return;
+    }
+    if (is_last && call->moved) {
+      again.moved.push(call);
+      return;
+    }
+  }
   if (!is_last) {
     call->part(reply);
     return;
   }
   if (call->script != nullptr && repairer_ != nullptr && !call->settled() && repairer_->refuses(*call, reply)) {
-    refused.push(call);
+    again.refused.push(call);
     return;
   }
   if (call->internal) {

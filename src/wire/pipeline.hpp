@@ -144,6 +144,26 @@ class Pipeline {
     return earliest;
   }
 
+  /// Moves waiting calls for which `takes(call)` says so into `into`, in order.
+  template <typename Takes>
+  void extract_waiting(Takes takes, CallQueue& into) {
+    for (CallQueue* queue : {&again_, &waiting_}) {
+      queue->extract(
+          [&](detail::Call& call) {
+            const bool taken = takes(call);
+            pending_bytes_ -= taken ? call.request_size : 0;
+            return taken;
+          },
+          into);
+    }
+  }
+  /// Visits every call that is not answered yet.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const CallQueue* queue : {&in_flight_, &again_, &waiting_})
+      queue->for_each(visit);
+  }
+
   /// Takes a waiting call out (cancel); false when it is not waiting. Its reference goes to the caller.
   [[nodiscard]] bool withdraw(detail::Call& call);
   /// Everything, in order: closing.

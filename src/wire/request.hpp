@@ -26,6 +26,8 @@ struct CallSettings {
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;
   /// A command that parks its connection (BLPOP).
   bool blocking = false;
+  /// Counted against a bound of the caller's own: the connection's neither stops nor refuses it.
+  bool past_bound = false;
 };
 
 /// What the decoder of a call sees.

@@ -28,6 +28,8 @@ constexpr std::array kPrefixes = {
     Prefix{"EMQNODE lost", Errc::node_lease_lost, Repeat::unsafe},
     Prefix{"EMQNODE", Errc::node_held, Repeat::unsafe},
     Prefix{"EMQRATE", Errc::concurrency_ceiling, Repeat::unsafe},
+    Prefix{"ERR The ID specified in XADD is equal or smaller", Errc::nonmonotonic, Repeat::unsafe},
+    Prefix{"NOGROUP", Errc::no_group, Repeat::safe},
     Prefix{"OOM", Errc::out_of_memory, Repeat::safe},
     Prefix{"READONLY", Errc::read_only, Repeat::safe},
     Prefix{"LOADING", Errc::loading, Repeat::safe},
@@ -37,8 +39,8 @@ constexpr std::array kPrefixes = {
     Prefix{"WRONGPASS", Errc::auth_refused, Repeat::safe},
     Prefix{"MOVED", Errc::moved, Repeat::safe},
     Prefix{"ASK ", Errc::moved, Repeat::safe},
-    Prefix{"CLUSTERDOWN", Errc::moved, Repeat::safe},
-    Prefix{"CROSSSLOT", Errc::moved, Repeat::safe},
+    Prefix{"CLUSTERDOWN", Errc::cluster_down, Repeat::safe},
+    Prefix{"CROSSSLOT", Errc::cross_slot, Repeat::safe},
     Prefix{"TRYAGAIN", Errc::moved, Repeat::safe},
 };
 

@@ -67,13 +67,14 @@ template <typename Number>
   return {};
 }
 
-[[nodiscard]] Result<void> parse_host(std::string_view rest, Url& url) {
+[[nodiscard]] Result<Endpoint> parse_host(std::string_view rest) {
+  Endpoint endpoint;
   std::string_view port;
   if (rest.starts_with('[')) {  // an IPv6 address
     const std::size_t close = rest.find(']');
     if (close == std::string_view::npos)
       return fail(Errc::invalid_url, "'[' without ']' in the host");
-    url.endpoint.host = rest.substr(1, close - 1);
+    endpoint.host = rest.substr(1, close - 1);
     rest.remove_prefix(close + 1);
     if (rest.starts_with(':')) {
       port = rest.substr(1);
@@ -82,17 +83,33 @@ template <typename Number>
     }
   } else {
     const std::size_t colon = rest.find(':');
-    url.endpoint.host = rest.substr(0, colon);
+    endpoint.host = rest.substr(0, colon);
     if (colon != std::string_view::npos)
       port = rest.substr(colon + 1);
     if (colon != std::string_view::npos && port.empty())
       return fail(Errc::invalid_url, "an empty port");
   }
-  if (url.endpoint.host.empty())
-    url.endpoint.host = "127.0.0.1";
-  if (!port.empty() && (!parse_number(port, url.endpoint.port) || url.endpoint.port == 0)) {
+  if (endpoint.host.empty())
+    endpoint.host = "127.0.0.1";
+  if (!port.empty() && (!parse_number(port, endpoint.port) || endpoint.port == 0)) {
     return fail(Errc::invalid_url, "the port must be 1 to 65535, got '" + std::string(port.substr(0, 32)) + "'");
   }
+  return endpoint;
+}
+
+/// The nodes of a cluster, separated by commas.
+[[nodiscard]] Result<void> parse_seeds(std::string_view rest, Url& url) {
+  for (;;) {
+    const std::size_t comma = rest.find(',');
+    if (rest.substr(0, comma).empty())
+      return fail(Errc::invalid_url, "an empty place in the list of cluster nodes");
+    ECHOMQ_TRY(Endpoint seed, parse_host(rest.substr(0, comma)));
+    url.seeds.push_back(std::move(seed));
+    if (comma == std::string_view::npos)
+      break;
+    rest.remove_prefix(comma + 1);
+  }
+  url.endpoint = url.seeds.front();
   return {};
 }
 
@@ -108,7 +125,7 @@ std::string Endpoint::to_string() const {
 Result<Url> parse_url(std::string_view text) {
   const std::size_t colon = text.find("://");
   if (colon == std::string_view::npos) {
-    return fail(Errc::invalid_url, "no scheme: expected valkey://, redis:// or unix://");
+    return fail(Errc::invalid_url, "no scheme: expected valkey://, redis://, unix:// or valkey+cluster://");
   }
   const std::string_view scheme = text.substr(0, colon);
   std::string_view rest = text.substr(colon + 3);
@@ -126,7 +143,7 @@ Result<Url> parse_url(std::string_view text) {
     }
     if (url.endpoint.socket_path.size() > 107)
       return fail(Errc::invalid_url, "a socket path has at most 107 bytes");
-  } else if (scheme == "valkey" || scheme == "redis") {
+  } else if (scheme == "valkey" || scheme == "redis" || scheme == "valkey+cluster") {
     // Credentials first: a '/' in a password is no path.
     ECHOMQ_CHECK(take_credentials(rest, url));
     std::string_view path;
@@ -134,11 +151,15 @@ Result<Url> parse_url(std::string_view text) {
       path = rest.substr(slash + 1);
       rest = rest.substr(0, slash);
     }
-    ECHOMQ_CHECK(parse_host(rest, url));
+    if (scheme.ends_with("+cluster")) {
+      ECHOMQ_CHECK(parse_seeds(rest, url));
+    } else {
+      ECHOMQ_TRY(url.endpoint, parse_host(rest));
+    }
     if (!path.empty()) {
       ECHOMQ_CHECK(parse_database(path, url));
     }
-  } else if (scheme == "valkeys" || scheme == "rediss" || scheme == "valkey+cluster" || scheme == "valkey+sentinel") {
+  } else if (scheme == "valkeys" || scheme == "rediss" || scheme == "valkey+sentinel") {
     return fail(Errc::invalid_url, "scheme '" + std::string(scheme) + "' is not supported by this version");
   } else {
     return fail(Errc::invalid_url, "unknown scheme '" + std::string(scheme.substr(0, 32)) + "'");
@@ -153,7 +174,21 @@ Result<Url> parse_url(std::string_view text) {
       return fail(Errc::invalid_url, "unknown option '" + std::string(pair.substr(0, 32)) + "'");
     }
   }
+  if (!url.seeds.empty() && url.database.value_or(0) != 0)
+    return fail(Errc::invalid_url, "a cluster has database 0 only, got " + std::to_string(*url.database));
   return url;
+}
+
+std::string Url::to_string() const {
+  if (seeds.empty())
+    return endpoint.to_string();
+  std::string text = "valkey+cluster://";
+  for (const Endpoint& seed : seeds) {
+    if (&seed != &seeds.front())
+      text += ',';
+    text += seed.to_string().substr(std::string_view("valkey://").size());
+  }
+  return text;
 }
 
 }  // namespace wire

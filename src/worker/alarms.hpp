@@ -22,6 +22,7 @@ enum class Alarm : std::uint8_t {
   claim,    ///< claims may go on after an error
   promote,  ///< a job is due, or may be
   sweep,    ///< a lease of somebody may have expired
+  deliver,  ///< the outbox may hold records
   beat,     ///< a parked worker looks at its queue
   stop,     ///< the stop deadline, then the limits that follow it
   kinds,

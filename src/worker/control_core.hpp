@@ -33,6 +33,13 @@ class ControlCore final : public client::Core {
   [[nodiscard]] std::unique_ptr<client::WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override {
     return inner_->watch(std::move(wake_key), std::move(on_wake));
   }
+  [[nodiscard]] std::unique_ptr<client::Line> line() override { return inner_->line(); }
+  void mint_past(UnixMillis time) override { inner_->mint_past(time); }
+  [[nodiscard]] detail::Source* source() noexcept override { return inner_->source(); }
+  [[nodiscard]] detail::Target* continuations() noexcept override { return inbox_.get(); }
+  void after(std::chrono::milliseconds wait, std::function<void()> function) override {
+    inner_->after(wait, std::move(function));
+  }
   void post(Continuation continuation) override { inbox_->post(continuation); }
   void log(LogLevel level, std::string_view event, std::span<const LogField> fields) override {
     inner_->log(level, event, fields);

@@ -34,6 +34,7 @@ constexpr Milliseconds kLongest = std::chrono::days{365};
   ECHOMQ_CHECK(check_span("lease", options.lease, Milliseconds{100}));
   ECHOMQ_CHECK(check_span("beat", options.beat, Milliseconds{10}));
   ECHOMQ_CHECK(check_span("sweep_period", options.sweep_period, Milliseconds{10}));
+  ECHOMQ_CHECK(check_span("outbox_period", options.outbox_period, Milliseconds{10}));
   ECHOMQ_CHECK(check_span("stop_deadline", options.stop_deadline, Milliseconds{0}));
   ECHOMQ_CHECK(check_span("stop_grace", options.stop_grace, Milliseconds{0}));
   if (options.max_stalled < 1)
@@ -137,6 +138,7 @@ WorkerStats Engine::stats() const {
   out.recovered = read(counters_.recovered);
   out.dead_stalled = read(counters_.dead_stalled);
   out.promoted = read(counters_.promoted);
+  out.delivered = read(counters_.delivered);
   out.wakes = read(counters_.wakes);
   out.errors = read(counters_.errors);
   out.running = read(counters_.running);
@@ -151,6 +153,7 @@ void Engine::run() {
   now_ = Clock::now();
   alarms_.set(Alarm::promote, now_);
   alarms_.set(Alarm::sweep, now_);
+  alarms_.set(Alarm::deliver, now_);
   advance();
   Mail mail;
   while (!finished_) {
@@ -186,6 +189,8 @@ void Engine::ring_alarms() {
     promote();
   if (alarms_.take(Alarm::sweep, now_))
     sweep();
+  if (alarms_.take(Alarm::deliver, now_))
+    deliver();
   if (alarms_.take(Alarm::beat, now_))
     look();
 }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "client/core.hpp"
+#include "echomq/flow.hpp"
 #include "echomq/queue.hpp"
 #include "echomq/worker.hpp"
 #include "keyspace/keys.hpp"
@@ -56,8 +57,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   struct Counters {
     std::atomic<std::uint64_t> claimed{0}, completed{0}, retried{0}, dead{0}, delayed{0}, handed_back{0},
-        settles_refused{0}, leases_lost{0}, recovered{0}, dead_stalled{0}, promoted{0}, wakes{0}, errors{0},
-        unsettled{0};
+        settles_refused{0}, leases_lost{0}, recovered{0}, dead_stalled{0}, promoted{0}, delivered{0}, wakes{0},
+        errors{0}, unsettled{0};
     std::atomic<std::uint32_t> running{0}, leaked{0};
   };
   enum class Verdict : std::uint8_t { completed, retried, dead, delayed, handed_back };
@@ -127,6 +128,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Control thread: release by time (engine_release.cpp).
   void promote();
   void sweep();
+  void deliver();
+  void tell_delivered(const Delivered& pass);
   void next_promote();
   void next_sweep();
 
@@ -178,6 +181,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   unsigned fruitless_ = 0;   ///< looks in a row that promised a job which no claim found
   bool promoting_ = false;
   bool sweeping_ = false;
+  bool delivering_ = false;
+  Milliseconds outbox_pause_{0};      ///< until the outbox is looked at again; short after there were records
+  std::int64_t malformed_told_ = 0;   ///< records in the outbox that are none, as last logged
   TimePoint due_ = TimePoint::max();  ///< the earliest scheduled job known
 
   bool stopping_ = false;

@@ -1,8 +1,10 @@
-// Moving due jobs and recovering expired leases, by time and never by idleness.
+// Moving due jobs, recovering expired leases and delivering the outbox, by time and never by idleness.
 //
-// Each worker of a queue does both, at moments that differ by chance; a call that comes second finds nothing and costs
+// Each worker of a queue does all of it, at moments that differ by chance; a call that comes second finds nothing and costs
 // the server a few microseconds. Bites are bounded, and repeated while they come back full.
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "worker/engine.hpp"
 
@@ -14,6 +16,8 @@ namespace {
 constexpr std::uint32_t kBite = 100;
 /// How far apart workers that wait for the same due job ask for it.
 constexpr Milliseconds kDueSpread{3};
+/// The outbox is looked at again so soon after it gave something: children of one flow tend to end together.
+constexpr Milliseconds kOutboxFirst{20};
 
 }  // namespace
 
@@ -90,6 +94,44 @@ void Engine::sweep() {
            next_sweep();
          }
        });
+}
+
+void Engine::deliver() {
+  if (stopping_ || closed_ || delivering_)
+    return;
+  delivering_ = true;
+  when(Flow(verbs_).deliver(kBite), [this](const Result<Delivered>& answer) {
+    delivering_ = false;
+    if (stopping_)
+      return;
+    const bool any = answer && answer->delivered > 0;
+    const bool full = any && answer->read >= static_cast<std::int64_t>(kBite);
+    if (full) {
+      outbox_pause_ = Milliseconds{0};
+    } else if (any) {
+      outbox_pause_ = std::min(kOutboxFirst, options_.outbox_period);
+    } else if (!answer || outbox_pause_.count() == 0) {
+      outbox_pause_ = options_.outbox_period;
+    } else {
+      outbox_pause_ = std::min(outbox_pause_ * 2, options_.outbox_period);
+    }
+    if (answer) {
+      tell_delivered(*answer);
+    } else {
+      call_failed(answer.error(), "deliver");
+    }
+    alarms_.set(Alarm::deliver, now_ + spread(outbox_pause_));
+  });
+}
+
+void Engine::tell_delivered(const Delivered& pass) {
+  counters_.delivered.fetch_add(static_cast<std::uint64_t>(pass.delivered), std::memory_order_relaxed);
+  if (pass.error)
+    call_failed(*pass.error, "deliver");
+  if (std::exchange(malformed_told_, pass.malformed) != pass.malformed && pass.malformed > 0) {
+    log(LogLevel::error, "worker_outbox_malformed", nullptr,
+        std::to_string(pass.malformed) + " entries of the outbox are no records and stay there");
+  }
 }
 
 void Engine::next_sweep() { alarms_.set_earlier(Alarm::sweep, now_ + spread(options_.sweep_period)); }

@@ -43,7 +43,8 @@ enum class Failure : std::uint8_t {
     case Errc::out_of_memory:
     case Errc::read_only:
     case Errc::loading:
-    case Errc::moved: return Failure::transient;
+    case Errc::moved:
+    case Errc::cluster_down: return Failure::transient;
     case Errc::invalid_argument: return Failure::invalid;
     case Errc::client_closed:
     case Errc::forked: return Failure::final;

@@ -21,7 +21,7 @@ void Engine::begin_stop(TimePoint deadline) {
     return;
   stopping_ = true;
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
-  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::beat})
+  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::deliver, Alarm::beat})
     alarms_.clear(alarm);
   parked_ = false;
   watch_.reset();  // a token that its BLPOP still takes goes back to the list

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "conformance/values.hpp"
-#include "echomq/testing/private_server.hpp"
 
 namespace echomq::conformance {
 
@@ -23,7 +22,10 @@ namespace echomq::conformance {
 /// The first verb of a history that this library does not have yet.
 [[nodiscard]] std::optional<std::string> missing_verb(const json::value& history);
 
-/// Replays a history on an emptied server; gives every difference, one line each.
-[[nodiscard]] std::vector<std::string> replay(const testing::PrivateServer& server, const json::value& history);
+/// What a history needs of its server and the one of that URL is not.
+[[nodiscard]] std::optional<std::string> unmet_need(const std::string& url, const json::value& history);
+
+/// Replays a history on the server or cluster of that URL, emptied before; gives every difference, one line each.
+[[nodiscard]] std::vector<std::string> replay(const std::string& url, const json::value& history);
 
 }  // namespace echomq::conformance

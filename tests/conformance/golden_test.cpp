@@ -12,31 +12,28 @@
 namespace echomq::conformance {
 namespace {
 
-using testing::Engine;
+const std::vector<std::string> kAreas = {"admin", "bus", "cache", "flows", "identity", "lanes", "queue"};
 
-const std::vector<std::string> kAreas = {"admin", "identity", "lanes", "queue"};
-
-class GoldenHistory : public ::testing::TestWithParam<std::tuple<Engine, std::string>> {};
+class GoldenHistory : public ::testing::TestWithParam<std::tuple<Kind, std::string>> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenHistory);
 
 TEST_P(GoldenHistory, LeavesTheSameStateAndVerdicts) {
-  const auto& [engine, name] = GetParam();
+  const auto& [kind, name] = GetParam();
   const json::value history = read_json(golden_folder() + "/" + name + ".json");
   if (const auto verb = missing_verb(history))
     GTEST_SKIP() << name << " needs the verb " << *verb;
-  if (history.as_object().contains("needs"))
-    GTEST_SKIP() << name << " needs a " << text_of(history.at("needs"));
   std::string why;
-  testing::PrivateServer* server = server_of(engine, why);
-  if (server == nullptr)
+  const std::string url = url_of(kind, why);
+  if (url.empty())
     GTEST_SKIP() << why;
-  for (const std::string& difference : replay(*server, history))
+  if (const auto need = unmet_need(url, history))
+    GTEST_SKIP() << name << " needs a " << *need;
+  for (const std::string& difference : replay(url, history))
     ADD_FAILURE() << difference;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenHistory,
-                         ::testing::Combine(::testing::Values(Engine::valkey, Engine::redis),
-                                            ::testing::ValuesIn(golden_histories(kAreas))),
+                         ::testing::Combine(::testing::ValuesIn(kKinds), ::testing::ValuesIn(golden_histories(kAreas))),
                          [](const auto& instance) {
                            std::string name =
                                to_string(std::get<0>(instance.param)) + "_" + std::get<1>(instance.param);

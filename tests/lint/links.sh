@@ -27,5 +27,5 @@ while read -r file; do
     fi
   done < <(awk '/^```/ { code = !code } !code' "$file" | sed 's/`[^`]*`//g' |
     grep -oE '\]\([^) ]+\)' | sed -E 's/^\]\(//; s/\)$//')
-done < <(find . -name '*.md' -not -path './build/*' -not -path './.git/*' | sort)
+done < <(find . -name '*.md' -not -path './build/*' -not -path './.git/*' -not -path '*/node_modules/*' | sort)
 exit "$broken"

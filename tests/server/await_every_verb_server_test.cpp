@@ -4,6 +4,7 @@
 #include <coroutine>
 #include <future>
 
+#include "echomq/flow.hpp"
 #include "echomq/task.hpp"
 #include "server/queue_fixture.hpp"
 
@@ -65,6 +66,9 @@ Task<int> settles(const Client& client) {
       (co_await client.queue(QueueName{"s"}).claim(ClaimOptions{.lease = 1min, .deadline = 5s})).value().value().id ==
       job.id;
   done += !(co_await client.queue(QueueName{"s"}).claim_lane({.lease = 1min})).value().has_value();
+  done += (co_await client.queue(QueueName{"s"}).claim_batch({.size = 5, .lease = 1min})).value().empty();
+  done += (co_await client.queue(QueueName{"s"}).claim_lane_weighted(ClaimOptions{.deadline = 5s})).value().empty();
+  done += (co_await client.queue(QueueName{"s"}).claim_lane_batch({.size = 5, .deadline = 5s})).value().empty();
   co_return done;
 }
 
@@ -89,6 +93,19 @@ Task<int> operations(const Client& client) {
   done += (co_await client.queue(name).publish(heap("event"), kJobA, list(1, Extra("k", "v")))).has_value();
   done += (co_await client.queue(name).reprocess(kJobA)).error().is(Errc::not_dead);
   done += (co_await client.queue(name).remove(kJobC, DedupId{"dedup"})).error().is(Errc::job_gone);
+  done += (co_await client.queue(name).weigh_lane(kLaneY, 2)).has_value();
+  done += (co_await client.queue(name).reap_lane(kLaneY, 5)).value() == 0;
+  done += (co_await client.queue(name).register_repeat(heap("r"), {.every = 1h, .payload = heap("p")})).value() ==
+          Registered::registered;
+  done += (co_await client.queue(name).due_repeats(5)).value().at(0).payload == heap("p");
+  done += (co_await client.queue(name).fire_repeats(5)).value() == 1;
+  done += (co_await client.queue(name).pump_sweep(5)).value().fired == 0;
+  done += (co_await client.queue(name).advance_repeat(heap("r"), 2h)).value() == RepeatFound::found;
+  done += (co_await client.queue(name).repeat_count()).value() == 1;
+  done += (co_await client.queue(name).cancel_repeat(heap("r"))).value() == RepeatFound::found;
+  done += (co_await client.queue(name).drain_lane(kLaneY)).value() == 1;
+  done += (co_await client.queue(name).drain(DrainOptions{.include_schedule = true})).value() == 2;
+  done += (co_await client.queue(name).obliterate({.force = true, .budget = 5})).error().is(Errc::not_paused);
   co_return done;
 }
 
@@ -116,11 +133,38 @@ Task<int> reads(const Client& client) {
   co_return done;
 }
 
+[[nodiscard]] FlowJob tree(std::span<const FlowJob> children) {
+  FlowJob root;
+  root.children = children;
+  return root;
+}
+
+Task<int> flows(const Client& client) {
+  const QueueName name{"f"};
+  int done = 0;
+  done += (co_await Flow(client.queue(name)).add(tree(list(2, FlowJob{.payload = heap("c")})), FlowOptions{}))
+              .value()
+              .ids.size() == 3;
+  done += (co_await Flow(client.queue(name))
+               .add(tree(list(2, FlowJob{.payload = heap("c"), .queue = QueueName{"g"}})), {.deadline = 5s}))
+              .has_value();
+  done += (co_await Flow(client.queue(name)).add_bulk(list(3, tree(list(1, FlowJob{.payload = heap("c")})))))
+              .value()
+              .size() == 3;
+  done += (co_await Flow(client.queue(name)).children_values(kJobA)).value().empty();
+  done += (co_await Flow(client.queue(name)).ignored_failures(kJobA)).value().empty();
+  done += (co_await Flow(client.queue(name)).failures(kJobA)).value().empty();
+  done += (co_await Flow(client.queue(name)).dependencies(kJobA)).value() == 0;
+  done += (co_await Flow(client.queue(name)).deliver(10, Milliseconds(5000))).value().read == 0;
+  co_return done;
+}
+
 TEST_F(QueueServerTest, EveryVerbCanBeAwaitedInOneExpression) {
   EXPECT_EQ(admissions(client()).get(), 8);
-  EXPECT_EQ(settles(client()).get(), 10);
-  EXPECT_EQ(operations(client()).get(), 16);
+  EXPECT_EQ(settles(client()).get(), 13);
+  EXPECT_EQ(operations(client()).get(), 28);
   EXPECT_EQ(reads(client()).get(), 15);
+  EXPECT_EQ(flows(client()).get(), 8);
 }
 
 /// A coroutine that nobody drives: its awaits continue on the client's executor.

@@ -51,10 +51,11 @@ TEST_F(QueueServerTest, ADuplicateChangesNothing) {
   EXPECT_EQ(digest(), before);
 }
 
-/// An id deleted by hand from its set left a row that refused the same id for ever, silently.
+/// A row that is in no set, and whose state names none, refused the same id for ever, silently.
 TEST_F(QueueServerTest, ARowThatIsInNoSetIsReportedAndNotCalledADuplicate) {
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobA}).get());
   raw("ZREM", "emq:{q}:pending", kJobA.text());
+  raw("HSET", "emq:{q}:job:" + std::string(kJobA.text()), "state", "nonsense");
   const auto single = queue().enqueue("p", {.id = kJobA}).get();
   ASSERT_FALSE(single);
   EXPECT_TRUE(single.error().is(Errc::broken_state));

@@ -144,6 +144,28 @@ TEST_F(ToolDev, JsonHasUrlSocketAndProcess) {
   EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(folder); }));
 }
 
+TEST_F(ToolDev, RunsAClusterWhoseQueuesAreAllListed) {
+  Tool dev({"dev", "--cluster", "--json"});
+  const auto value = json_of(dev.first_line());
+  const std::string address(value.at("url").as_string());
+  ASSERT_TRUE(address.starts_with("valkey+cluster://127.0.0.1:")) << address;
+  std::vector<pid_t> pids;
+  for (const auto& node : value.at("nodes").as_array())
+    pids.push_back(static_cast<pid_t>(node.at("pid").as_int64()));
+  EXPECT_EQ(pids.size(), 3U);
+  // Queues of these names are on three different nodes.
+  for (const char* queue : {"a", "b", "c"})
+    EXPECT_EQ(run_tool({"enqueue", queue, "x", "--url", address}).exit_code, 0);
+  const ToolResult listed = run_tool({"queue", "ls", "--url", address, "--json"});
+  EXPECT_EQ(listed.exit_code, 0) << listed.err;
+  for (const char* queue : {"\"a\"", "\"b\"", "\"c\""})
+    EXPECT_NE(listed.out.find(queue), std::string::npos) << queue << " in " << listed.out;
+  dev.signal(SIGTERM);
+  EXPECT_EQ(dev.wait(10s).exit_code, 0);
+  for (const pid_t pid : pids)
+    EXPECT_NE(::kill(pid, 0), 0);
+}
+
 TEST_F(ToolDev, SaysWhenTheServerEndsOrCannotStart) {
   Tool dev({"dev", "--json"});
   const auto pid = static_cast<pid_t>(json_of(dev.first_line()).at("pid").as_int64());
@@ -154,6 +176,7 @@ TEST_F(ToolDev, SaysWhenTheServerEndsOrCannotStart) {
 
   EXPECT_EQ(run_tool({"dev", "--binary", "/nowhere/valkey-server"}).exit_code, 1);
   EXPECT_EQ(run_tool({"dev", "--port", "99999"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"dev", "--cluster", "--port", "7000"}).exit_code, 2);
 }
 
 }  // namespace

@@ -56,6 +56,22 @@ TEST(Boot, GoesInOrderAndClaimsAnAbsentVersion) {
   EXPECT_EQ(boot.connection_id(), 17);
 }
 
+TEST(Boot, LeavesTheFenceToTheNodeOfAClusterThatHasIt) {
+  for (const bool in_cluster : {true, false}) {
+    wire::BootSettings node = settings();
+    node.in_cluster = in_cluster;
+    wire::Boot boot(node);
+    for (const char* reply : {kHello, "+OK\r\n", ":3\r\n"}) {
+      (void)boot.next();
+      ASSERT_EQ(answer(boot, reply), wire::Boot::Step::more);
+    }
+    EXPECT_EQ(words(boot.next()), "GET {emq}:version");
+    EXPECT_EQ(answer(boot, "-MOVED 9051 127.0.0.1:7001\r\n"),
+              in_cluster ? wire::Boot::Step::live : wire::Boot::Step::failed);
+    EXPECT_FALSE(boot.final());
+  }
+}
+
 TEST(Boot, FallsBackToRespTwo) {
   wire::BootSettings with_password = settings();
   with_password.password = "pw";

@@ -37,6 +37,18 @@ TEST(Url, TakesTheUsualForms) {
   EXPECT_EQ(bare->endpoint.to_string(), "valkey://127.0.0.1:6379");
 }
 
+TEST(Url, TakesTheNodesOfACluster) {
+  const auto nodes = wire::parse_url("valkey+cluster://app:p%40w@a:7000,b,[::1]:7002/0");
+  ASSERT_TRUE(nodes) << nodes.error().message();
+  ASSERT_EQ(nodes->seeds.size(), 3U);
+  EXPECT_EQ(nodes->endpoint, nodes->seeds[0]);
+  EXPECT_EQ(nodes->seeds[1].port, 6379);
+  EXPECT_EQ(nodes->user, "app");
+  EXPECT_EQ(nodes->password, "p@w");
+  EXPECT_EQ(nodes->to_string(), "valkey+cluster://a:7000,b:6379,[::1]:7002");
+  EXPECT_TRUE(wire::parse_url("valkey://a:7000")->seeds.empty());
+}
+
 TEST(Url, RefusesWhatItDoesNotUnderstandAndNamesIt) {
   struct Row {
     const char* url;
@@ -46,7 +58,10 @@ TEST(Url, RefusesWhatItDoesNotUnderstandAndNamesIt) {
        {Row{"", "scheme"}, Row{"localhost:6379", "scheme"}, Row{"http://x", "http"}, Row{"valkey://h:0", "0"},
         Row{"valkey://h:65536", "65536"}, Row{"valkey://h:x", "x"}, Row{"valkey://h:", "port"},
         Row{"valkey://h/abc", "abc"}, Row{"unix://relative", "relative"}, Row{"valkey://h?mode=x", "mode=x"},
-        Row{"valkey://[::1", "]"}, Row{"valkey://a%2@h", "%"}, Row{"valkeys://h", "valkeys"}}) {
+        Row{"valkey://[::1", "]"}, Row{"valkey://a%2@h", "%"}, Row{"valkeys://h", "valkeys"},
+        Row{"valkey+cluster://", "empty"}, Row{"valkey+cluster://a,,b", "empty"}, Row{"valkey+cluster://a,b:x", "x"},
+        Row{"valkey+cluster://a,b/1", "database 0"}, Row{"valkey+cluster://a?db=3", "database 0"},
+        Row{"valkey://a:1,b:2", "1,b:2"}}) {
     const auto parsed = wire::parse_url(row.url);
     ASSERT_FALSE(parsed) << row.url;
     EXPECT_TRUE(parsed.error().is(Errc::invalid_url)) << row.url;

@@ -4,6 +4,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "client/nodes.hpp"
+
 namespace echomq::conformance {
 namespace {
 
@@ -41,6 +43,23 @@ constexpr std::string_view kVersionKey = "{emq}:version";
   if (!answers)
     throw std::runtime_error(answers.error().message());
   return *std::move(answers);
+}
+
+/// The groups of a stream: name, last delivered entry, pending `[entry id, consumer, deliveries]`.
+[[nodiscard]] json::array groups_of(const Client& client, const std::string& key) {
+  json::array groups;
+  const Value rows = ask(client, {"XINFO", "GROUPS", key});
+  for (const Value& row : rows.items()) {
+    const std::string name(row.find("name")->as_text().value());
+    json::array pending;
+    const Value entries = ask(client, {"XPENDING", key, name, "-", "+", "1000000"});
+    for (const Value& entry : entries.items())
+      pending.push_back(json::array{to_json(entry[0]), to_json(entry[1]), to_json(entry[3])});
+    groups.push_back(json::object{{"name", text_to_json(name)},
+                                  {"last_delivered", to_json(*row.find("last-delivered-id"))},
+                                  {"pending", pending}});
+  }
+  return groups;
 }
 
 [[nodiscard]] json::array zset_of(const Value& reply) {
@@ -95,6 +114,49 @@ Value ask(const Client& client, const std::vector<std::string>& command) {
   return *std::move(reply);
 }
 
+bool has_command(const Client& client, const std::string& name) {
+  const Value known = ask(client, {"COMMAND", "INFO", name});
+  return known.size() == 1 && !known[0].is_null() && known[0].size() > 0;
+}
+
+std::vector<Value> ask_each(const Client& client, const std::vector<std::string>& command) {
+  const std::vector<std::string_view> parts(command.begin(), command.end());
+  const client::Nodes nodes(client);
+  std::vector<Value> answers;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    auto reply = nodes.command(node, parts).get();
+    if (!reply)
+      throw std::runtime_error(command.at(0) + ": " + reply.error().message());
+    answers.push_back(*std::move(reply));
+  }
+  return answers;
+}
+
+std::vector<std::string> keys_of(const Client& client, const std::string& pattern) {
+  std::vector<std::string> names;
+  for (const Value& node : ask_each(client, {"KEYS", pattern})) {
+    for (const Value& key : node.items())
+      names.emplace_back(key.as_text().value());
+  }
+  return names;
+}
+
+void remove_keys(const Client& client, const std::string& pattern) {
+  const client::Nodes nodes(client);
+  std::string cursor = "0";
+  for (std::size_t node = 0; node < nodes.size();) {
+    const std::string_view scan[] = {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"};
+    const auto page = nodes.command(node, scan).get();
+    if (!page)
+      throw std::runtime_error("SCAN: " + page.error().message());
+    cursor = (*page)[0].as_text().value();
+    for (const Value& key : (*page)[1].items())
+      ask(client, {"DEL", std::string(key.as_text().value())});
+    if (cursor == "0")
+      ++node;
+  }
+}
+
 std::int64_t server_time(const Client& client) {
   const Value time = ask(client, {"TIME"});
   return time[0].as_integer().value() * 1000 + time[1].as_integer().value() / 1000;
@@ -102,11 +164,9 @@ std::int64_t server_time(const Client& client) {
 
 json::object dump(const Client& client, const Extensions& extensions) {
   std::set<std::string> keys;
-  const Value all = ask(client, {"KEYS", "*"});
-  for (const Value& key : all.items()) {
-    const std::string_view name = key.as_text().value();
+  for (std::string& name : keys_of(client, "*")) {
     if (name != kVersionKey && !extensions.is_key(name))
-      keys.emplace(name);
+      keys.insert(std::move(name));
   }
 
   std::vector<std::vector<std::string>> questions;
@@ -130,6 +190,8 @@ json::object dump(const Client& client, const Extensions& extensions) {
       questions.push_back({"SMEMBERS", key});
     if (type == "string")
       questions.push_back({"GET", key});
+    if (type == "stream")
+      questions.push_back({"XRANGE", key, "-", "+"});
     if (questions.size() != index / 2)
       throw std::runtime_error("no way to dump a " + std::string(type));
   }
@@ -165,11 +227,20 @@ json::object dump(const Client& client, const Extensions& extensions) {
       value = to_json(content);
     }
     json::object entry{{"type", type}, {"value", value}};
+    if (type == "stream") {
+      if (json::array groups = groups_of(client, key); !groups.empty())
+        entry["groups"] = std::move(groups);
+    }
     if (ttl >= 0)
       entry["ttl_ms"] = ttl;
     state[key] = entry;
   }
   return state;
+}
+
+bool is_cluster(const Client& client) {
+  const auto info = client.command("INFO", "cluster").get();
+  return info && info->as_text().value_or("").find("cluster_enabled:1") != std::string_view::npos;
 }
 
 }  // namespace echomq::conformance

@@ -1,4 +1,4 @@
-// The whole state of a server's database in the form of the golden histories.
+// The whole state of a server's (or cluster's) database in the form of the golden histories.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,22 @@ class Extensions {
 /// A client of that server; throws when it cannot connect.
 [[nodiscard]] Client connect(const std::string& url, ClientOptions options);
 
+/// Whether the server knows that command.
+[[nodiscard]] bool has_command(const Client& client, const std::string& name);
+
 /// A command's reply; throws on an error.
 Value ask(const Client& client, const std::vector<std::string>& command);
+
+/// Deletes the keys that fit the glob pattern, found by SCAN on every node: a server with many others goes on serving them.
+void remove_keys(const Client& client, const std::string& pattern);
+
+/// The same of every node: of the one server, or of all of a cluster.
+std::vector<Value> ask_each(const Client& client, const std::vector<std::string>& command);
+
+/// The names of all keys that fit, on whatever node.
+[[nodiscard]] std::vector<std::string> keys_of(const Client& client, const std::string& pattern);
+
+/// Whether the server is a node of a cluster.
+[[nodiscard]] bool is_cluster(const Client& client);
 
 }  // namespace echomq::conformance

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "echomq/id.hpp"
+
 namespace echomq::conformance {
 namespace {
 
@@ -109,6 +111,13 @@ json::value text_to_json(std::string_view text) {
 }
 
 std::string text_of(const json::value& value) {
+  if (const json::value* repeat = matcher(value, "repeat")) {
+    const std::string_view unit = repeat->at(0).as_string();
+    std::string bytes;
+    for (auto left = repeat->at(1).to_number<std::size_t>(); left > 0; --left)
+      bytes += unit;
+    return bytes;
+  }
   if (const json::value* hex = matcher(value, "hex")) {
     const std::string_view digits = hex->as_string();
     std::string bytes;
@@ -165,9 +174,26 @@ bool same(const json::value& expected, const json::value& actual) { return equal
 bool matches(const json::value& expected, const json::value& actual) {
   if (matcher(expected, "any") != nullptr)
     return true;
+  if (matcher(expected, "repeat") != nullptr)
+    return actual.is_string() && text_of(expected) == actual.as_string();
+  if (const json::value* other = matcher(expected, "not"))
+    return !matches(*other, actual);
   if (const json::value* bound = matcher(expected, "gt")) {
     const auto number = number_of(actual);
     return number && *number > *number_of(*bound);
+  }
+  if (const json::value* brand = matcher(expected, "id_of")) {
+    const auto id = BrandedId::parse(text_of(actual));
+    return id && id->brand() == text_of(*brand);
+  }
+  if (matcher(expected, "entry_id") != nullptr) {
+    const std::string text = text_of(actual);
+    const std::size_t dash = text.find('-');
+    const auto is_number = [](std::string_view part) {
+      return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    };
+    return dash != std::string::npos && is_number(std::string_view(text).substr(0, dash)) &&
+           is_number(std::string_view(text).substr(dash + 1));
   }
   if (const json::value* set = matcher(expected, "set")) {
     const json::array* list = actual.if_array();

@@ -17,7 +17,7 @@ namespace json = boost::json;
 
 /// Printable ASCII as it is, any other text as `{"hex": "..."}`.
 [[nodiscard]] json::value text_to_json(std::string_view text);
-/// The bytes of either form; numbers as their decimal text.
+/// The bytes of either form, or of `{"repeat": [text, times]}`; numbers as their decimal text.
 [[nodiscard]] std::string text_of(const json::value& value);
 /// A number, or text that is one.
 [[nodiscard]] std::optional<double> number_of(const json::value& value);

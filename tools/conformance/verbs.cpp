@@ -8,65 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/caller.hpp"
 #include "echomq/queue.hpp"
 
 namespace echomq::conformance {
-namespace {
 
-constexpr std::array<std::string_view, 32> kMissing = {
-    "claim_batch",  "lane_bclaim",      "lane_wclaim",  "lane_weight",   "lane_drain",      "lane_reap",
-    "drain",        "obliterate",       "eval",         "flow_add",      "flow_add_bulk",   "children_values",
-    "dependencies", "ignored_failures", "deliver",      "pump_sweep",    "repeat_register", "repeat_cancel",
-    "repeat_due",   "repeat_advance",   "repeat_count", "lock_plane",    "track",           "untrack",
-    "lock_beat",    "batch_run",        "group_run",    "stream_append", "stream_read",     "retention_sweep",
-    "table_start",  "fetch_together"};
-
-/// An argument that the API refuses, by its types or by an error of the caller's input.
-struct Raised {
-  std::string why;
-};
-
-template <typename T>
-[[nodiscard]] T good(Result<T> result) {
-  if (!result)
-    throw Raised{result.error().message()};
-  return *std::move(result);
-}
-
-struct Args {
-  const json::object& fields;
-
-  [[nodiscard]] const json::value* find(std::string_view name) const { return fields.if_contains(name); }
-  [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
-  [[nodiscard]] std::string text(std::string_view name) const { return text_of(fields.at(name)); }
-  [[nodiscard]] std::int64_t integer(std::string_view name) const {
-    const json::value& value = fields.at(name);
-    if (!value.is_number())
-      throw Raised{std::string(name) + " is not a number: the types refuse it"};
-    return value.to_number<std::int64_t>();
-  }
-  [[nodiscard]] Milliseconds duration(std::string_view name) const { return Milliseconds(integer(name)); }
-  [[nodiscard]] Instant instant(std::string_view name) const { return Instant(duration(name)); }
-  /// Counts are unsigned here: what is negative is refused by the types.
-  [[nodiscard]] std::uint32_t count(std::string_view name) const {
-    const std::int64_t value = integer(name);
-    if (value < 0)
-      throw Raised{std::string(name) + " is negative: the types refuse it"};
-    return static_cast<std::uint32_t>(value);
-  }
-  [[nodiscard]] std::uint32_t count(std::string_view name, std::uint32_t otherwise) const {
-    return has(name) ? count(name) : otherwise;
-  }
-  [[nodiscard]] JobId id() const { return good(JobId::parse(text("id"))); }
-  [[nodiscard]] Token token() const { return Token(static_cast<std::uint64_t>(integer("token"))); }
-  [[nodiscard]] LaneId group() const { return good(LaneId::parse(text("group"))); }
-};
-
-[[nodiscard]] json::value ok(json::value value) { return json::object{{"ok", std::move(value)}}; }
-[[nodiscard]] json::value error(json::value value) { return json::object{{"error", std::move(value)}}; }
-
-/// An error in the words of the canonical host.
-[[nodiscard]] json::value error_word(const Error& failure) {
+json::value error_word(const Error& failure) {
   switch (static_cast<Errc>(failure.code.value())) {
     case Errc::wrong_kind: return error("kind");
     case Errc::stale_token: return error("stale");
@@ -87,51 +34,17 @@ struct Args {
   }
 }
 
-/// Runs calls and keeps the error's text.
-class Caller {
- public:
-  Caller(Queue queue, const json::object& fields) : args{fields}, queue_(std::move(queue)) {}
-
-  /// The result of a call whose success has no value.
-  [[nodiscard]] json::value done(Reply<void> reply) {
-    const Result<void> result = reply.get();
-    return result ? json::value("ok") : refused(result.error());
-  }
-  /// The same where only success matters, not the value.
-  template <typename T>
-  [[nodiscard]] json::value done(Reply<T> reply) {
-    const Result<T> result = reply.get();
-    return result ? json::value("ok") : refused(result.error());
-  }
-  /// The result of a call whose value `form` turns into JSON.
-  template <typename T, typename Form>
-  [[nodiscard]] json::value value(Reply<T> reply, Form form) {
-    Result<T> result = reply.get();
-    return result ? form(*std::move(result)) : refused(result.error());
-  }
-  [[nodiscard]] json::value number(Reply<std::int64_t> reply) {
-    return value(std::move(reply), [](std::int64_t n) { return ok(n); });
-  }
-  [[nodiscard]] json::value refused(const Error& failure) {
-    error_text = failure.text;
-    return error_word(failure);
-  }
-
-  const Queue& queue() const { return queue_; }
-
-  Args args;
-  std::string error_text;
-
- private:
-  Queue queue_;
-};
-
-[[nodiscard]] json::value ids(const std::vector<JobId>& list) {
-  json::array out;
-  for (const JobId& id : list)
-    out.push_back(json::string(id.text()));
-  return out;
+json::array job_tuple(const ClaimedJob& job) {
+  json::array tuple{json::string(job.id.text()), job.has_payload ? text_to_json(job.payload) : json::value(nullptr),
+                    static_cast<std::int64_t>(job.token.value())};
+  if (job.lane)
+    tuple.push_back(json::string(job.lane->text()));
+  return tuple;
 }
+
+namespace {
+
+constexpr std::array<std::string_view, 1> kMissing = {"hydrate"};
 
 [[nodiscard]] json::value admitted(Caller& c, Reply<Admission> reply, std::string_view word) {
   return c.value(std::move(reply), [&](const Admission& admission) {
@@ -143,12 +56,7 @@ class Caller {
   return c.value(std::move(reply), [](const std::optional<ClaimedJob>& job) -> json::value {
     if (!job)
       return "empty";
-    json::array tuple{json::string(job->id.text()),
-                      job->has_payload ? text_to_json(job->payload) : json::value(nullptr),
-                      static_cast<std::int64_t>(job->token.value())};
-    if (job->lane)
-      tuple.push_back(json::string(job->lane->text()));
-    return ok(tuple);
+    return ok(job_tuple(*job));
   });
 }
 
@@ -396,6 +304,14 @@ const std::map<std::string_view, Verb>& verbs() {
 bool is_missing(std::string_view call) { return std::find(kMissing.begin(), kMissing.end(), call) != kMissing.end(); }
 
 Outcome make_call(const Client& client, std::string_view call, std::string_view queue, const json::object& args) {
+  if (auto outcome = make_lane_call(client, call, queue, args))
+    return *std::move(outcome);
+  if (auto flow = make_flow_call(client, call, queue, args))
+    return *std::move(flow);
+  if (auto outcome = make_bus_call(client, call, queue, args))
+    return *std::move(outcome);
+  if (auto cached = make_cache_call(client, call, args))
+    return *std::move(cached);
   const auto verb = verbs().find(call);
   if (verb == verbs().end())
     throw std::runtime_error("no such verb: " + std::string(call));

@@ -7,6 +7,7 @@
 
 #include "conformance/values.hpp"
 #include "echomq/client.hpp"
+#include "echomq/lock_plane.hpp"
 
 namespace echomq::conformance {
 
@@ -24,8 +25,35 @@ struct Outcome {
 [[nodiscard]] Outcome make_call(const Client& client, std::string_view call, std::string_view queue,
                                 const json::object& args);
 
+/// The calls that concern flows; nothing when `call` is not one of them.
+[[nodiscard]] std::optional<Outcome> make_flow_call(const Client& client, std::string_view call, std::string_view queue,
+                                                    const json::object& args);
+
+/// The calls of event streams; nothing when `call` is not one of them.
+[[nodiscard]] std::optional<Outcome> make_bus_call(const Client& client, std::string_view call, std::string_view queue,
+                                                   const json::object& args);
+
+/// The verbs of the cache; nothing when `call` is not one of them.
+[[nodiscard]] std::optional<Outcome> make_cache_call(const Client& client, std::string_view call,
+                                                     const json::object& args);
+
 /// `consumer_run`: what the handler of a worker was given, once it has settled all of it.
 [[nodiscard]] json::value run_consumer(const Client& client, std::string_view queue, const json::object& args);
+
+/// The calls of batches, weighted lanes, bulk deletion, repeats and the pump; nothing when `call` is not one of them.
+[[nodiscard]] std::optional<Outcome> make_lane_call(const Client& client, std::string_view call, std::string_view queue,
+                                                    const json::object& args);
+
+/// `lock_plane`, `track`, `untrack`, `lock_beat`: the markers of one holder, kept from call to call.
+class LockHand {
+ public:
+  [[nodiscard]] static bool knows(std::string_view call);
+  [[nodiscard]] Outcome make_call(const Client& client, std::string_view call, std::string_view queue,
+                                  const json::object& args);
+
+ private:
+  std::optional<LockPlane> plane_;
+};
 
 /// The calls of identity and keys, which need no server; nothing when `call` is not one of them.
 [[nodiscard]] std::optional<json::value> make_pure_call(std::string_view call, const json::object& args);

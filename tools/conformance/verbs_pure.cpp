@@ -1,6 +1,9 @@
 // The calls of the vocabulary that need no server: ids, keys, slots, backoff.
 #include "conformance/verbs.hpp"
+#include "echomq/batch.hpp"
+#include "echomq/cache.hpp"
 #include "echomq/id.hpp"
+#include "echomq/stream.hpp"
 #include "echomq/worker.hpp"
 #include "keyspace/keys.hpp"
 #include "keyspace/slot.hpp"
@@ -29,6 +32,51 @@ namespace {
   if (attempts < 1)
     return json::object{{"raises", "an attempt is counted from 1: the type's contract"}};
   return policy(static_cast<std::uint64_t>(attempts)).count();
+}
+
+[[nodiscard]] json::value batch_decide(const json::object& args) {
+  const BatchShape shape{.min_size = static_cast<std::uint32_t>(integer_of(args.at("min_size"))),
+                         .timeout = Milliseconds(integer_of(args.at("timeout")))};
+  if (const auto checked = shape.check(); !checked)
+    return raises(checked.error());
+  const auto size = shape.decide(static_cast<std::uint64_t>(integer_of(args.at("depth"))),
+                                 Milliseconds(integer_of(args.at("elapsed_ms"))));
+  return size ? json::value(json::object{{"flush", *size}}) : json::value("wait");
+}
+
+/// Members as `[id, verdict or null, answer of its settle]`.
+[[nodiscard]] json::value batch_partition(const json::object& args) {
+  std::vector<BatchMember> members;
+  for (const json::value& one : args.at("members").as_array()) {
+    const auto id = JobId::parse(text_of(one.at(0)));
+    if (!id)
+      return raises(id.error());
+    BatchMember& member = members.emplace_back(BatchMember{.id = *id, .verdict = std::nullopt});
+    if (!one.at(1).is_null()) {
+      const std::string verdict = text_of(one.at(1));
+      member.verdict = verdict == "ok"      ? echomq::Outcome::Kind::done
+                       : verdict == "delay" ? echomq::Outcome::Kind::delay
+                                            : echomq::Outcome::Kind::retry;
+    }
+    const json::value& answer = one.at(2);
+    if (answer == json::value("ok"))
+      member.settled = BatchSettled::accepted;
+    if (answer == ok("dead"))
+      member.settled = BatchSettled::dead;
+    if (answer == ok("scheduled"))
+      member.settled = BatchSettled::scheduled;
+  }
+  const BatchReport report = partition_batch(members);
+  const auto list = [](const std::vector<JobId>& ids) {
+    json::array out;
+    for (const JobId& id : ids)
+      out.push_back(json::string(id.text()));
+    return out;
+  };
+  return json::object{{"completed", list(report.completed)},
+                      {"delayed", list(report.delayed)},
+                      {"dead", list(report.dead)},
+                      {"retried", list(report.retried)}};
 }
 
 }  // namespace
@@ -61,6 +109,20 @@ std::optional<json::value> make_pure_call(std::string_view call, const json::obj
   }
   if (call == "stream_entry_id")
     return entry_id(text("id"));
+  if (call == "entry_bounds") {
+    const Instant at(milliseconds("at_ms"));
+    const auto floor = minid_floor(at);
+    const auto ceil = maxid_ceil(at);
+    return floor && ceil ? json::value(json::array{json::string(*floor), json::string(*ceil)}) : raises(floor.error());
+  }
+  if (call == "sorted") {
+    const json::array& ids = args.at("ids").as_array();
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      if (text_of(ids[i - 1]) >= text_of(ids[i]))
+        return json::value(false);
+    }
+    return json::value(true);
+  }
   if (call == "hash32")
     return static_cast<std::int64_t>(hash32(number("value")));
   if (call == "slot")
@@ -85,11 +147,31 @@ std::optional<json::value> make_pure_call(std::string_view call, const json::obj
       return static_cast<std::int64_t>(key.size());
     return json::string(key);
   }
+  if (call == "batch_decide")
+    return batch_decide(args);
+  if (call == "batch_partition")
+    return batch_partition(args);
   if (call == "backoff_fixed") {
     return backoff(Backoff::fixed(milliseconds("ms")), integer_of(args.at("attempts")));
   }
   if (call == "backoff_exponential") {
     return backoff(Backoff::exponential(milliseconds("base"), milliseconds("cap")), integer_of(args.at("attempts")));
+  }
+  if (call == "coh_message" || call == "newer") {
+    const bool message = call == "coh_message";
+    const auto first = BrandedId::parse(text(message ? "id" : "a"));
+    const auto second = BrandedId::parse(text(message ? "version" : "b"));
+    if (!first || !second)
+      return raises(first ? second.error() : first.error());
+    if (message)
+      return json::string(CoherenceMessage{*first, *second}.text());
+    return is_newer(*first, *second);
+  }
+  if (call == "coh_parse") {
+    const auto message = CoherenceMessage::parse(text("message"));
+    if (!message)
+      return "error";
+    return ok(json::array{json::string(message->id.text()), json::string(message->version.text())});
   }
   return std::nullopt;
 }

@@ -10,9 +10,11 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "arguments.hpp"
 #include "commands.hpp"
+#include "echomq/testing/private_cluster.hpp"
 #include "echomq/testing/private_server.hpp"
 #include "spawn.hpp"
 #include "text.hpp"
@@ -22,20 +24,89 @@ namespace {
 
 struct Options {
   bool aof = false;
+  bool cluster = false;
   bool redis = false;
   std::string binary;
   std::uint16_t port = 0;
 };
 
-Exit dev(Session& session, const Options& options) {
-  // Blocked before any thread exists, so that all of them leave these to the descriptor below.
+/// The signals that end the tool, as a descriptor. Blocked before any thread exists, so that all of them leave these to
+/// it.
+int open_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     ::sigaddset(&signals, number);
   }
   (void)::sigprocmask(SIG_BLOCK, &signals, nullptr);
-  const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC);
+  return ::signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+/// Waits for a signal or for one of the servers to end by itself; gives that one.
+echomq::testing::PrivateServer* wait_for_end(int signal_fd,
+                                             const std::vector<echomq::testing::PrivateServer*>& servers) {
+  std::vector<pollfd> polled = {{.fd = signal_fd, .events = POLLIN, .revents = 0}};
+  for (const auto* server : servers) {
+    polled.push_back({.fd = open_pidfd(server->pid()), .events = POLLIN, .revents = 0});
+  }
+  while (::poll(polled.data(), polled.size(), -1) < 0) {
+  }
+  echomq::testing::PrivateServer* ended = nullptr;
+  for (std::size_t i = 0; i < polled.size(); ++i) {
+    if (i > 0 && polled[0].revents == 0 && polled[i].revents != 0) {
+      ended = servers[i - 1];
+    }
+    if (polled[i].fd >= 0) {
+      ::close(polled[i].fd);
+    }
+  }
+  return ended;
+}
+
+Exit end(Session& session, int signal_fd, const std::vector<echomq::testing::PrivateServer*>& servers) {
+  const auto* ended = wait_for_end(signal_fd, servers);
+  const std::string log = ended != nullptr ? std::string(tail(ended->log(), 500)) : std::string();
+  for (auto* server : servers) {
+    server->stop();
+  }
+  if (ended != nullptr) {
+    return session.report(Exit::failed, "server_ended", "the server ended by itself: " + log);
+  }
+  return Exit::ok;
+}
+
+Exit dev_cluster(Session& session, const Options& options) {
+  const int signal_fd = open_signals();
+  echomq::testing::PrivateClusterOptions cluster_options;
+  cluster_options.engine = options.redis ? echomq::testing::Engine::redis : echomq::testing::Engine::valkey;
+  cluster_options.binary = options.binary;
+  if (options.aof) {
+    cluster_options.append_only = echomq::testing::AppendOnly::everysec;
+  }
+  auto started = echomq::testing::PrivateCluster::start(cluster_options);
+  if (!started) {
+    return session.report(Exit::failed, name_of(started.error()), started.error().message());
+  }
+  echomq::testing::PrivateCluster cluster = *std::move(started);
+  std::vector<echomq::testing::PrivateServer*> nodes;
+  boost::json::array rows;
+  for (std::size_t i = 0; i < cluster.size(); ++i) {
+    auto& node = cluster.node(i);
+    nodes.push_back(&node);
+    rows.push_back(boost::json::object{{"url", node.tcp_url()}, {"pid", node.pid()}, {"folder", node.folder()}});
+  }
+  if (session.json) {
+    session.print_json({{"url", cluster.url()}, {"nodes", rows}, {"append_only", options.aof}});
+  } else {
+    session.print_line(cluster.url());
+  }
+  (void)session.flush();
+  session.note(fmt::format("a cluster of {}; nothing is kept when it ends. Ctrl-C ends it.", cluster.size()));
+  return end(session, signal_fd, nodes);
+}
+
+Exit dev(Session& session, const Options& options) {
+  const int signal_fd = open_signals();
 
   echomq::testing::PrivateServerOptions server_options;
   server_options.engine = options.redis ? echomq::testing::Engine::redis : echomq::testing::Engine::valkey;
@@ -67,22 +138,7 @@ Exit dev(Session& session, const Options& options) {
   session.note(
       fmt::format("server {} in {}; nothing is kept when it ends. Ctrl-C ends it.", server.pid(), server.folder()));
 
-  const int server_fd = open_pidfd(server.pid());
-  std::array<pollfd, 2> polled{
-      {{.fd = signal_fd, .events = POLLIN, .revents = 0}, {.fd = server_fd, .events = POLLIN, .revents = 0}}};
-  while (::poll(polled.data(), polled.size(), -1) < 0) {
-  }
-  const bool died = polled[0].revents == 0;
-  const std::string log = died ? std::string(tail(server.log(), 500)) : std::string();
-  server.stop();
-  ::close(signal_fd);
-  if (server_fd >= 0) {
-    ::close(server_fd);
-  }
-  if (died) {
-    return session.report(Exit::failed, "server_ended", "the server ended by itself: " + log);
-  }
-  return Exit::ok;
+  return end(session, signal_fd, {&server});
 }
 
 }  // namespace
@@ -91,11 +147,15 @@ void add_dev(CLI::App& app, Session& session, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("dev", "Run a private server until Ctrl-C; its URL is the first line");
   command->add_flag("--aof", options->aof, "Keep an append-only file, as a real server would");
+  auto* cluster = command->add_flag("--cluster", options->cluster, "Run three nodes of a cluster");
   command->add_flag("--redis", options->redis, "Run redis-server instead of valkey-server");
   command->add_option("--binary", options->binary, "The server program")->type_name("PATH");
-  command->add_option("--port", options->port, "Its port; default: any free one")->check(CLI::Range(1, 65535));
-  command->final_callback(
-      [&session, &chosen, options] { chosen = [&session, options] { return dev(session, *options); }; });
+  command->add_option("--port", options->port, "Its port; default: any free one")
+      ->check(CLI::Range(1, 65535))
+      ->excludes(cluster);
+  command->final_callback([&session, &chosen, options] {
+    chosen = [&session, options] { return options->cluster ? dev_cluster(session, *options) : dev(session, *options); };
+  });
 }
 
 }  // namespace emq

@@ -34,6 +34,8 @@ Exit run(int argc, char** argv, emq::Session& session) {
   emq::add_work(app, session, chosen);
   emq::add_job(app, session, chosen);
   emq::add_queue(app, session, chosen);
+  emq::add_conformance(app, session, chosen);
+  emq::add_wire(app, session, chosen);
 
   try {
     app.parse(argc, argv);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "client/nodes.hpp"
 #include "commands.hpp"
 #include "echomq/queue.hpp"
 #include "keyspace/keys.hpp"
@@ -36,8 +37,10 @@ echomq::Result<std::set<std::string>> discover(const echomq::Client& client) {
   std::string cursor = "0";
   std::uint64_t keys = 0;
   Progress progress;
-  do {
-    auto step = client.command("SCAN", cursor, "MATCH", "emq:{*}:*", "COUNT", "1000").get();
+  const echomq::client::Nodes nodes(client);
+  for (std::size_t node = 0; node < nodes.size();) {
+    const std::string_view scan[] = {"SCAN", cursor, "MATCH", "emq:{*}:*", "COUNT", "1000"};
+    auto step = nodes.command(node, scan).get();
     if (!step) {
       return echomq::fail(std::move(step).error());
     }
@@ -55,7 +58,10 @@ echomq::Result<std::set<std::string>> discover(const echomq::Client& client) {
     if (progress.due()) {
       progress.show(fmt::format("{} keys, {} queues", keys, queues.size()));
     }
-  } while (cursor != "0");
+    if (cursor == "0") {
+      ++node;
+    }
+  }
   return queues;
 }
 

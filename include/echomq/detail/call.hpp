@@ -96,13 +96,16 @@ class Call {
 
   // What the wire keeps of the call. Guarded by the connection that has it.
 
+  static constexpr std::uint32_t kUnrouted = 0xFFFFFFFF;  ///< nobody has looked at its keys yet
+  static constexpr std::uint32_t kAnySlot = 0xFFFFFFFE;   ///< no keys: any node of a cluster
+
   Call* next = nullptr;                          ///< of the connection's queue
   Source* source = nullptr;                      ///< the connection, alive as long as the client's core
   Target* default_target = nullptr;              ///< the client's executor
   const script::ScriptSource* script = nullptr;  ///< set when the request is an EVALSHA that may meet NOSCRIPT
   const char* request = nullptr;                 ///< encoded bytes, in the same allocation
   std::uint32_t request_size = 0;
-  std::uint32_t slot = 0;
+  std::uint32_t slot = kUnrouted;   ///< of its keys; only a cluster asks
   std::uint64_t stream_offset = 0;  ///< where its bytes begin in what the connection has sent
   Clock::time_point deadline = Clock::time_point::max();
   Clock::time_point first_written{};
@@ -111,6 +114,8 @@ class Call {
   bool blocking = false;           ///< parks the connection (BLPOP): judged by its own deadline
   bool internal = false;           ///< the wire's own (PING, SCRIPT LOAD): not counted
   std::uint8_t script_loads = 0;   ///< how often NOSCRIPT was repaired for it
+  std::uint8_t redirects = 0;      ///< how often another node was said to serve its slot
+  bool moved = false;              ///< one of its commands was refused because of that
   std::uint32_t replies = 1;       ///< replies still awaited; all but the last go to `part`
 
  protected:

@@ -1,0 +1,435 @@
+// `Cache<T>`: values close at hand, in this process (L1) and in Valkey (L2), filled by a loader.
+//
+// A read that L1 holds copies the value out and takes no lock. A miss reads L2, and what L2 has not is loaded once,
+// however many callers ask. Writers tell the others by a 29-byte message or leave it to the server's tracking; what a
+// running load brings back late is never kept over something newer (protocol document 4, sections 9 to 12).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "echomq/client.hpp"
+#include "echomq/error.hpp"
+#include "echomq/id.hpp"
+#include "echomq/names.hpp"
+#include "echomq/reply.hpp"
+
+namespace echomq {
+inline namespace v1 {
+
+namespace cache {
+class Table;
+}  // namespace cache
+
+/// The name of a cache table in its keys, `ecc:{name}:<id>`: 1 to 120 of `A-Z a-z 0-9 . _ -`, so that the name of its
+/// coherence queue, `ecc.coh.<name>`, is a queue name.
+class CacheName : public detail::InlineName<120> {
+ public:
+  [[nodiscard]] static constexpr bool is_valid(std::string_view text) noexcept {
+    return detail::is_name(text, kMaxSize);
+  }
+  /// A literal, checked by the compiler.
+  template <std::size_t N>
+  consteval CacheName(const char (&literal)[N]) : InlineName(checked({literal, N - 1})) {}  // NOLINT
+  /// Errors: invalid_argument; the text names the value.
+  [[nodiscard]] static Result<CacheName> parse(std::string_view text);
+
+ private:
+  constexpr explicit CacheName(std::string_view text) noexcept : InlineName(text) {}
+  static consteval std::string_view checked(std::string_view text) {
+    if (!is_valid(text))
+      throw "not a cache name: 1 to 120 of A-Z a-z 0-9 . _ -";
+    return text;
+  }
+};
+
+/// How a table hears of what others write.
+enum class Coherence : std::uint8_t {
+  none,       ///< not at all: a row is as old as its time to live allows
+  broadcast,  ///< messages on `ecc:{table}:coh`, which writers publish after their put
+  tracking,   ///< the server tells of every change below `ecc:{table}:`; needs RESP3
+};
+
+/// Where an answer came from.
+enum class CacheFrom : std::uint8_t {
+  hit,   ///< L1
+  l2,    ///< Valkey
+  fill,  ///< the loader
+};
+[[nodiscard]] std::string_view to_string(CacheFrom from) noexcept;
+
+/// What a read gives: the value, or that there is none.
+template <typename T>
+struct Cached {
+  std::optional<T> value;            ///< empty: neither L2 nor the loader has it
+  BrandedId version;                 ///< of the value; the default id when there is no value
+  CacheFrom from = CacheFrom::fill;  ///< who answered
+  std::chrono::milliseconds age{0};  ///< how long L1 has had it; 0 when it came from elsewhere
+
+  [[nodiscard]] explicit operator bool() const noexcept { return value.has_value(); }
+  [[nodiscard]] const T& operator*() const noexcept { return *value; }
+  [[nodiscard]] const T* operator->() const noexcept { return &*value; }
+};
+using CachedBytes = Cached<std::string>;
+
+/// What a loader found. Without a version the table mints one just before it calls the loader.
+template <typename T>
+struct Loaded {
+  T value;
+  std::optional<BrandedId> version;
+};
+
+/// What a put came to.
+enum class CachePut : std::uint8_t {
+  stored,
+  superseded,  ///< L2 holds a newer version: nothing was written
+};
+enum class Applied : std::uint8_t {
+  applied,  ///< L1 had an older row, which is gone
+  stale,    ///< L1 has no row, or one at least as new
+};
+
+/// What happens to a miss while the server does not answer.
+enum class CacheOutage : std::uint8_t {
+  load,  ///< the loader is asked; what it gives is not written to L2
+  fail,  ///< the caller gets the error
+};
+
+struct CacheOptions {
+  CacheName table;   ///< in the keys
+  std::string kind;  ///< the namespace of the ids, three letters A to Z; ids of others answer `wrong_kind`
+  /// The life of a row in L2 and, at most, in L1; L1 never outlives what is left in L2. 1 ms to 20 days.
+  std::chrono::milliseconds ttl{5000};
+  /// A row's life in L1 is shortened by a random part of up to this share of `ttl`, so that rows filled together do not
+  /// expire together. 0 to 0.5.
+  double jitter = 0.1;
+  /// How long L1 remembers that the loader found nothing; 0: not at all. L2 never does: peers would read it as a value.
+  std::chrono::milliseconds negative_ttl{0};
+  /// The bound of L1: values with about 64 bytes a row. What does not fit is served and not kept. 0: no L1.
+  std::size_t l1_bytes = std::size_t{64} << 20;
+  Coherence coherence = Coherence::none;
+  /// How long L2 may take to answer before the read counts as an outage.
+  std::chrono::milliseconds l2_deadline{2000};
+  CacheOutage outage = CacheOutage::load;
+  /// Threads for synchronous loaders, 1 to 256; started when the first load comes.
+  std::size_t load_threads = 4;
+};
+
+/// Counters of a table; they only grow, but for `rows` and `bytes`.
+struct CacheStats {
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;     ///< reads that L1 did not answer
+  std::uint64_t l2_hits = 0;    ///< flights that L2 answered
+  std::uint64_t fills = 0;      ///< flights that the loader answered with a value
+  std::uint64_t absent = 0;     ///< flights that found nothing
+  std::uint64_t coalesced = 0;  ///< misses that joined a running flight
+  std::uint64_t load_errors = 0;
+  std::uint64_t outages = 0;          ///< flights that went on without L2
+  std::uint64_t l2_write_errors = 0;  ///< fills that L2 did not take
+  std::uint64_t corrupt = 0;          ///< frames in L2 that were none
+  std::uint64_t superseded = 0;       ///< answers not kept because something newer was heard of meanwhile
+  std::uint64_t evicted = 0;          ///< rows that L1 had no room for
+  std::uint64_t too_large = 0;        ///< values that alone exceed what L1 may hold
+  std::uint64_t coherence_applied = 0;
+  std::uint64_t coherence_stale = 0;
+  std::uint64_t coherence_ignored = 0;  ///< messages that are none of this table
+  std::uint64_t flushes = 0;            ///< of all of L1: lost subscriptions, flushed databases
+  std::uint64_t rows = 0;               ///< in L1 now, those included that have expired and not made room yet
+  std::uint64_t bytes = 0;              ///< of them, as `l1_bytes` counts
+};
+
+/// A synchronous loader of bytes: runs on a thread of the table. Empty: there is no such thing. It may block, not throw
+/// anything but std::exception (which becomes `handler_failed`).
+using LoadBytes = std::function<Result<std::optional<Loaded<std::string>>>(const BrandedId& id)>;
+/// Answers a `LoadBytesAsync`, once, on any thread; copies answer the same load. When the last copy goes without an
+/// answer, the load has failed.
+class LoadDone {
+ public:
+  using Take = std::function<void(Result<std::optional<Loaded<std::string>>>)>;
+  explicit LoadDone(Take take);
+  void operator()(Result<std::optional<Loaded<std::string>>> loaded) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+/// An asynchronous loader: called on a library thread, so it must start the load and return.
+using LoadBytesAsync = std::function<void(const BrandedId& id, LoadDone done)>;
+
+namespace detail {
+
+/// Whoever waits for an answer of a table; told exactly once, on any thread.
+class CacheWaiter {
+ public:
+  virtual void answer(Result<CachedBytes> answer) noexcept = 0;
+
+ protected:
+  ~CacheWaiter() = default;
+};
+
+/// A reply of a table: the bytes' answer, decoded.
+template <typename T, typename Decode>
+class CacheCall final : public CallOf<T>, public CacheWaiter {
+ public:
+  explicit CacheCall(Decode decode) : decode_(std::move(decode)) {}
+  void accept(const resp::View&) noexcept override {}
+  void answer(Result<CachedBytes> answer) noexcept override {
+    if (this->win()) {
+      this->store(decode_(std::move(answer)));
+      this->publish();
+    }
+    this->release();
+  }
+
+ private:
+  ~CacheCall() override = default;
+  void destroy() noexcept override { delete this; }
+  Decode decode_;
+};
+
+/// The reply of several reads: one result each, in order.
+template <typename T, typename Decode>
+class CacheGather final : public CallOf<std::vector<Result<T>>> {
+ public:
+  CacheGather(std::size_t count, Decode decode) : decode_(std::move(decode)), left_(count) {
+    seats_.reserve(count);
+    results_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      results_.emplace_back(T{});
+      seats_.emplace_back(this, i);
+    }
+  }
+  [[nodiscard]] CacheWaiter* seat(std::size_t index) noexcept { return &seats_[index]; }
+  void accept(const resp::View&) noexcept override {}
+
+ private:
+  struct Seat final : CacheWaiter {
+    Seat(CacheGather* its_whole, std::size_t its_index) : whole(its_whole), index(its_index) {}
+    void answer(Result<CachedBytes> answer) noexcept override { whole->take(index, std::move(answer)); }
+    CacheGather* whole;
+    std::size_t index;
+  };
+  ~CacheGather() override = default;
+  void destroy() noexcept override { delete this; }
+  void take(std::size_t index, Result<CachedBytes> answer) noexcept {
+    results_[index] = decode_(std::move(answer));
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1)
+      return;
+    if (this->win()) {
+      this->store(std::move(results_));
+      this->publish();
+    }
+    this->release();
+  }
+
+  Decode decode_;
+  std::vector<Seat> seats_;
+  std::vector<Result<T>> results_;
+  std::atomic<std::size_t> left_;
+};
+
+}  // namespace detail
+
+/// A table of byte strings. Move-only; thread-safe; the destructor closes it.
+///
+/// Errors of all calls: wrong_kind (an id of another namespace; nothing is sent), client_closed, and those of a command.
+class ByteCache {
+ public:
+  /// Opens a table: checks the options, and, for broadcast and tracking, connects and waits until the server has
+  /// confirmed. Not on a thread of the library.
+  /// Errors: invalid_argument naming the option, would_deadlock, requires_resp3, unreachable, and the server's.
+  [[nodiscard]] static Result<ByteCache> open(const Client& client, CacheOptions options, LoadBytes load = {});
+  [[nodiscard]] static Result<ByteCache> open_async(const Client& client, CacheOptions options, LoadBytesAsync load);
+
+  ByteCache(ByteCache&&) noexcept;
+  ByteCache& operator=(ByteCache&&) noexcept;
+  ~ByteCache();
+
+  /// What L1 has, copied into `into` (whose memory is used again). False: not there, expired, or of another kind; then
+  /// `into` is as before. Takes no lock, sends nothing. Counts hits, not misses.
+  [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) const noexcept;
+  /// L1, else L2 (GET and PTTL in one write), else the loader and a fill of both. Callers that miss together share one
+  /// flight. Key `ecc:{table}:<id>`.
+  /// Errors: also the loader's own, and those of L2 when `outage` says fail.
+  Reply<CachedBytes> get(const BrandedId& id) const;
+  /// Several at once, all misses of L1 in one write; one result each, in order.
+  Reply<std::vector<Result<CachedBytes>>> get_many(std::span<const BrandedId> ids) const;
+
+  /// Writes both layers, unless L2 holds a newer version (extension script `cache_put`). Without a version one is minted.
+  /// When it has answered, this process reads that value or a newer one. After an error L1 holds nothing of the id.
+  /// Tells nobody: publish the same version by `CacheWriter` afterwards (not needed under tracking).
+  Reply<CachePut> put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version = {}) const;
+  /// DEL of the L2 row and the L1 row, whatever their versions. Loads that run are not kept.
+  Reply<void> invalidate(const BrandedId& id) const;
+  /// A coherence message heard by other means, such as the job lane. L2 is not touched. Errors: wrong_kind.
+  Result<Applied> apply(const BrandedId& id, const BrandedId& version) const;
+  /// Empties L1.
+  void flush() const;
+
+  /// Whether L1 serves: always without coherence, else while the subscription is confirmed.
+  [[nodiscard]] bool serving() const noexcept;
+  [[nodiscard]] CacheStats stats() const;
+  [[nodiscard]] const CacheOptions& options() const noexcept;
+  /// Ends the subscription and the load threads (waiting for loaders that run, unless called by one); later calls answer
+  /// client_closed. Idempotent.
+  void close();
+
+  /// For typed tables: every waiter is answered exactly once. `drives`: what a caller who waits may drive.
+  void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) const;
+  [[nodiscard]] detail::Source* drives() const noexcept;
+  [[nodiscard]] detail::Target* continues_on() const noexcept;
+
+ private:
+  explicit ByteCache(std::shared_ptr<cache::Table> table) noexcept;
+  std::shared_ptr<cache::Table> table_;
+};
+
+/// How a `T` becomes the bytes of a frame. Specialise it, or give `Cache` a type with the same two functions.
+template <typename T>
+struct CacheCodec;
+template <>
+struct CacheCodec<std::string> {
+  [[nodiscard]] static Result<std::string> encode(const std::string& value) { return value; }
+  [[nodiscard]] static Result<std::string> decode(std::string bytes) { return bytes; }
+};
+
+/// A table of `T`. As `ByteCache`, with a codec before and behind it; what the codec refuses is `codec_failed` or
+/// whatever error it gives.
+template <typename T, typename Codec = CacheCodec<T>>
+class Cache {
+ public:
+  using Load = std::function<Result<std::optional<Loaded<T>>>(const BrandedId& id)>;
+
+  /// As `ByteCache::open`.
+  [[nodiscard]] static Result<Cache> open(const Client& client, CacheOptions options, Load load = {}) {
+    LoadBytes bytes;
+    if (load) {
+      bytes = [load = std::move(load)](const BrandedId& id) -> Result<std::optional<Loaded<std::string>>> {
+        Result<std::optional<Loaded<T>>> loaded = load(id);
+        if (!loaded)
+          return std::unexpected<Error>(std::move(loaded).error());
+        if (!*loaded)
+          return std::optional<Loaded<std::string>>();
+        Result<std::string> encoded = Codec::encode((*loaded)->value);
+        if (!encoded)
+          return std::unexpected<Error>(std::move(encoded).error());
+        return std::optional<Loaded<std::string>>({*std::move(encoded), (*loaded)->version});
+      };
+    }
+    Result<ByteCache> opened = ByteCache::open(client, std::move(options), std::move(bytes));
+    if (!opened)
+      return std::unexpected<Error>(std::move(opened).error());
+    return Cache(*std::move(opened));
+  }
+
+  /// As `ByteCache::get`.
+  Reply<Cached<T>> get(const BrandedId& id) const {
+    CachedBytes hit;
+    if (bytes_.peek(id, hit))
+      return decode(std::move(hit));
+    using Call = detail::CacheCall<Cached<T>, Decode>;
+    auto* call = new Call(Decode{});
+    call->default_target = bytes_.continues_on();
+    call->source = bytes_.drives();
+    call->retain();
+    detail::CallPointer<detail::CallOf<Cached<T>>> mine(call);
+    detail::CacheWaiter* waiter = call;
+    bytes_.fetch({&id, 1}, {&waiter, 1});
+    return Reply<Cached<T>>(std::move(mine));
+  }
+  /// As `ByteCache::get_many`.
+  Reply<std::vector<Result<Cached<T>>>> get_many(std::span<const BrandedId> ids) const {
+    if (ids.empty())
+      return Result<std::vector<Result<Cached<T>>>>(std::vector<Result<Cached<T>>>());
+    using Call = detail::CacheGather<Cached<T>, Decode>;
+    auto* call = new Call(ids.size(), Decode{});
+    call->default_target = bytes_.continues_on();
+    call->source = bytes_.drives();
+    std::vector<detail::CacheWaiter*> waiters;
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      waiters.push_back(call->seat(i));
+    call->retain();
+    detail::CallPointer<detail::CallOf<std::vector<Result<Cached<T>>>>> mine(call);
+    bytes_.fetch(ids, waiters);
+    return Reply<std::vector<Result<Cached<T>>>>(std::move(mine));
+  }
+  /// As `ByteCache::put`.
+  Reply<CachePut> put(const BrandedId& id, const T& value, std::optional<BrandedId> version = {}) const {
+    Result<std::string> encoded = Codec::encode(value);
+    if (!encoded)
+      return std::unexpected<Error>(std::move(encoded).error());
+    return bytes_.put(id, *encoded, version);
+  }
+  Reply<void> invalidate(const BrandedId& id) const { return bytes_.invalidate(id); }
+  Result<Applied> apply(const BrandedId& id, const BrandedId& version) const { return bytes_.apply(id, version); }
+  [[nodiscard]] CacheStats stats() const { return bytes_.stats(); }
+  /// The table below: flush, serving, close.
+  [[nodiscard]] ByteCache& bytes() noexcept { return bytes_; }
+
+ private:
+  explicit Cache(ByteCache bytes) noexcept : bytes_(std::move(bytes)) {}
+  [[nodiscard]] static Result<Cached<T>> decode(CachedBytes bytes) {
+    Cached<T> out{std::nullopt, bytes.version, bytes.from, bytes.age};
+    if (!bytes.value)
+      return out;
+    Result<T> value = Codec::decode(*std::move(bytes.value));
+    if (!value)
+      return std::unexpected<Error>(std::move(value).error());
+    out.value.emplace(*std::move(value));
+    return out;
+  }
+  struct Decode {
+    Result<Cached<T>> operator()(Result<CachedBytes> answer) const {
+      if (!answer)
+        return std::unexpected<Error>(std::move(answer).error());
+      return decode(*std::move(answer));
+    }
+  };
+
+  ByteCache bytes_;
+};
+
+/// What a writer tells the tables of others, after its put; needs no table of its own. Cheap to copy, thread-safe.
+class CacheWriter {
+ public:
+  CacheWriter(const Client& client, const CacheName& table);
+
+  /// PUBLISH of `<id>:<version>` on `ecc:{table}:coh`; gives how many connections heard it. At most once.
+  Reply<std::int64_t> broadcast(const BrandedId& id, const BrandedId& version) const;
+  /// Deletes the L2 row when it is older than `version` or no frame (script `coherence_drop`): for writers that
+  /// invalidate without placing a value. True when it was deleted.
+  Reply<bool> drop_l2(const BrandedId& id, const BrandedId& version) const;
+
+ private:
+  std::shared_ptr<client::Core> core_;
+  CacheName table_;
+};
+
+/// The coherence message: `<id>:<version>`.
+struct CoherenceMessage {
+  static constexpr std::size_t kSize = 29;
+  BrandedId id;
+  BrandedId version;
+
+  [[nodiscard]] std::string text() const;
+  /// Errors: invalid_argument for anything but 29 bytes, `:` in the middle, two valid ids around it.
+  [[nodiscard]] static Result<CoherenceMessage> parse(std::string_view text);
+};
+/// The queue of the job lane, `ecc.coh.<table>`: enqueue a message's text there, in any lane, to have it heard at least
+/// once, but by one consumer only (so it is right for one L1 a queue). That consumer parses the payload and calls `apply`.
+[[nodiscard]] QueueName coherence_queue(const CacheName& table);
+/// Whether version `a` is newer than `b`: by their last eleven bytes, whatever the namespaces. Equal is not newer.
+[[nodiscard]] bool is_newer(const BrandedId& a, const BrandedId& b) noexcept;
+
+}  // namespace v1
+}  // namespace echomq

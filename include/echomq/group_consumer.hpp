@@ -1,0 +1,79 @@
+// `GroupConsumer`: one consumer of a stream's group, in a loop on a thread of its own.
+//
+// It makes the group, handles first what it held when it last ended, in one pass, then takes over what other consumers
+// left idle and reads what is new. Delivery is at least once: handlers must bear a second run, the record's id tells.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "echomq/error.hpp"
+#include "echomq/stream.hpp"
+
+namespace echomq {
+inline namespace v1 {
+
+/// A record in the hands of a consumer.
+struct StreamMessage {
+  const Record& record;
+  /// How often the entry was handed out: 1 for a new one.
+  std::uint64_t attempts;
+  std::string_view group;
+};
+
+enum class Handled : std::uint8_t {
+  done,    ///< acknowledged
+  failed,  ///< stays pending: it comes back, to whatever consumer, once it was idle for `min_idle`
+};
+
+/// Called on the consumer's thread, one record at a time. An exception counts as `failed`.
+using StreamHandler = std::function<Handled(const StreamMessage&)>;
+
+struct GroupConsumerOptions {
+  GroupStart start = GroupStart::latest;  ///< of a group that does not exist yet
+  /// How long an entry must lie untouched before another consumer may take it over; > 0. What this consumer holds is
+  /// refreshed every third of it, so a slow handler keeps what waits behind it; only a handler that takes longer than
+  /// this for one record is overtaken.
+  Milliseconds min_idle{30000};
+  Milliseconds beat{1000};    ///< how often an idle consumer looks for idle entries, and at most for new ones; > 0
+  std::uint32_t count = 100;  ///< entries a read; >= 1
+  Log log;                    ///< errors of the loop, each kind once in a row
+};
+
+struct GroupConsumerStats {
+  std::uint64_t handled = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t taken_over = 0;   ///< entries of other consumers, or its own failed ones, after `min_idle`
+  std::uint64_t deleted = 0;      ///< pending entries that were removed from the stream, acknowledged unseen
+  std::uint64_t groups_made = 0;  ///< at the start, and again after NOGROUP
+  std::uint64_t errors = 0;       ///< commands that failed
+};
+
+/// Move-only; the destructor stops it.
+class GroupConsumer {
+ public:
+  /// Makes the group when it is missing and starts the loop. `consumer` is this consumer's name: one that starts again
+  /// under its old name finds what it held. Errors: invalid_argument (naming the argument), and those of the first
+  /// `XGROUP CREATE`, such as server_error for a key that is no stream.
+  [[nodiscard]] static Result<GroupConsumer> start(const StreamGroup& group, std::string_view consumer,
+                                                   StreamHandler handler, GroupConsumerOptions options = {});
+  GroupConsumer(GroupConsumer&&) noexcept;
+  GroupConsumer& operator=(GroupConsumer&&) noexcept;
+  ~GroupConsumer();
+
+  /// Lets the record in hand end, acknowledges what was done, and returns. What was read and not handled stays pending
+  /// for this name. Not from the handler: there it only asks, and returns at once.
+  void stop();
+  [[nodiscard]] GroupConsumerStats stats() const;
+
+ private:
+  class Loop;
+  explicit GroupConsumer(std::shared_ptr<Loop> loop) noexcept;
+  std::shared_ptr<Loop> loop_;
+};
+
+}  // namespace v1
+}  // namespace echomq

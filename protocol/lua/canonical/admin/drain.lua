@@ -1,0 +1,134 @@
+#!lua flags=allow-oom
+-- drain: deletes the flat jobs that wait, and those in schedule when it is named too. Jobs in flight, dead ones, lanes, repeats, metrics
+-- and dedup keys stay. The parent of a flow child is told as if the child had died with the error `drained`.
+-- KEYS[1] base emq:{q}:       KEYS[2] pending        KEYS[3] schedule, or absent
+-- ARGV[1] most jobs; absent: 1000
+-- Replies: how many members the sets have lost; fewer than asked for: they are empty. Those without a row count too; a job that is at
+--   home in another set keeps its row.
+-- Refusals: ERR limit must be a positive integer
+local p = KEYS[1]
+local limit = tonumber(ARGV[1] or 1000)
+if not limit or not (limit >= 1) then return redis.error_reply('ERR limit must be a positive integer') end
+limit = math.floor(limit)
+
+local drained, reason, made = 0, 'drained', 0
+for set = 2, #KEYS do
+  local expected = set == 2 and 'pending' or 'scheduled'
+  local popped = drained < limit and redis.call('ZPOPMIN', KEYS[set], limit - drained) or {}
+  drained = drained + #popped / 2
+  for i = 1, #popped, 2 do
+    local id = popped[i]
+    -- [discard]
+    -- Expects p, id, expected (the state of the jobs of the set it was taken out of), reason and made. Deletes the job; the
+    -- parent of a flow child is told as if the child had died. A job that is at home in another set keeps its row.
+    local row = p .. 'job:' .. id
+    local fields = redis.call('HMGET', row, 'state', 'group', 'parent', 'parent_queue', 'parent_policy')
+    local state, g = fields[1], fields[2]
+    local misplaced = false
+    if state ~= expected then
+      -- Expects p, id, state and g; sets misplaced: the job is in the set that its row's state names, so this
+      -- membership is a leftover.
+      local home = state == 'active' and 'active' or state == 'scheduled' and 'schedule' or state == 'dead' and 'dead'
+          or state == 'pending' and (g and 'g:' .. g .. ':pending' or 'pending')
+      misplaced = home and redis.call('ZSCORE', p .. home, id)
+    end
+    if not misplaced then
+      redis.call('DEL', row, row .. ':logs', row .. ':lock')
+      local parent, parent_queue, policy = fields[3], fields[4], fields[5] == 'id' and 'id' or 'fp'
+      if parent then
+        -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+        -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
+        -- that this call has moved to dead. A child that was counted as done before changes nothing.
+        local own_queue = string.sub(p, 6, -3)
+        if parent_queue and parent_queue ~= '' and parent_queue ~= own_queue then
+          redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. policy
+            .. '\0' .. reason)
+        else
+          local parent_row = p .. 'job:' .. parent
+          local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+          local parent_state = up[1]
+          if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
+            if policy ~= 'id' then
+              redis.call('HSET', parent_row .. ':failed', id, reason)
+              -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+              -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+              -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+              if parent_state ~= 'dead' then
+                redis.call('HSET', parent_row, 'state', 'dead')
+                redis.call('ZADD', p .. 'dead', 0, parent)
+                local g = up[5]
+                local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
+                    or g and 'g:' .. g .. ':pending' or 'pending'
+                local left = redis.call('ZREM', p .. left_set, parent) == 1
+                if g and left then
+                  local waiting = redis.call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+                  if left_set == 'active' then
+                    local freed = 1
+                    -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+                    local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+                    if type(act) ~= 'number' or act <= 0 then
+                      redis.call('HDEL', p .. 'gactive', g)
+                      act = 0
+                    end
+                    if waiting then
+                      -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+                      -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+                      -- ceiling is on it by the ring's invariant.
+                      if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+                        local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+                        local below, expected = true, waiting
+                        if ceiling then
+                          act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+                          below = act < ceiling
+                          expected = waiting and act + freed < ceiling
+                        end
+                        if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+                          redis.call('RPUSH', p .. 'ring', g)
+                          redis.call('LPUSH', p .. 'wake', '1')
+                          redis.call('LTRIM', p .. 'wake', 0, 63)
+                        end
+                      end
+                    end
+                  elseif not waiting then
+                    redis.call('LREM', p .. 'ring', 0, g)
+                  end
+                end
+                if up[2] and up[2] ~= '' then
+                  local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
+                  redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
+                    .. (up[4] == 'id' and 'id' or 'fp') .. '\0' .. reason)
+                end
+              end
+            elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
+              -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+              -- parent that still waits.
+              local left = redis.pcall('DECR', parent_row .. ':dependencies')
+              if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+                redis.call('HSET', parent_row, 'state', 'pending')
+                redis.call('ZADD', p .. 'pending', 0, parent)
+                made = made + 1
+              end
+            end
+          end
+        end
+      end
+    end
+    -- [end]
+  end
+end
+if made > 0 then
+  -- [flat_wake]
+  -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+  local parked = redis.call('ZCARD', p .. 'parked')
+  if parked > 0 then
+    local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      redis.call('LPUSH', p .. 'wake', unpack(hints))
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+end
+return drained

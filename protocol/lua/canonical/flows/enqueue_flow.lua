@@ -1,0 +1,88 @@
+-- enqueue_flow: admits a parent and all its children, which are in the parent's queue, in one step. The children are ready to
+-- claim; the parent waits for them in no set. Without allow-oom: a full server refuses it with OOM before anything is written.
+-- KEYS[1] row of the parent   KEYS[2] its :dependencies    KEYS[3] pending    KEYS[4..] rows of the children, in order
+-- ARGV[1] parent id           ARGV[2] parent payload       ARGV[3] n, the number of children
+-- ARGV[4..] n pairs: child id, child payload
+-- then, optional, n policies: `fp` or `id` (field parent_policy). Without them the host writes the field, as canonical ones do
+-- Replies: n admitted; 0 the parent is there already, a flow's: nothing is changed; -1 its row is another job's; -1 - i the row of
+--   child i (from 1) is there and not this parent's to wait for: another job's, or dead. Nothing is written then.
+-- Refusals: EMQKIND job id must be JOB-namespaced (parent or any child); ERR keys and arguments of enqueue_flow do not match; ERR
+--   the ids of a flow must differ; ERR policy must be fp or id. Nothing is written then.
+-- Children of this parent that are there already (it was removed and comes again) stay as they are and are waited for. What a
+-- former parent of that id has left in :processed, :failed and :unsuccessful goes: those children run again.
+local row, dependencies, pending = KEYS[1], KEYS[2], KEYS[3]
+local parent = ARGV[1]
+local p = string.sub(pending, 1, -8)
+local call = redis.call
+
+local n = tonumber(ARGV[3])
+local policies = n and #ARGV == 3 + 3 * n
+if not n or n < 1 or #KEYS ~= 3 + n or not (policies or #ARGV == 3 + 2 * n) then
+  return redis.error_reply('ERR keys and arguments of enqueue_flow do not match')
+end
+if string.sub(parent, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
+local seen = {[parent] = true}
+for i = 1, n do
+  local id = ARGV[2 + 2 * i]
+  if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
+  if seen[id] then return redis.error_reply('ERR the ids of a flow must differ') end
+  seen[id] = true
+  local policy = policies and ARGV[3 + 2 * n + i] or 'fp'
+  if policy ~= 'fp' and policy ~= 'id' then return redis.error_reply('ERR policy must be fp or id') end
+end
+
+if call('EXISTS', row) == 1 then
+  return call('EXISTS', dependencies) == 1 and call('HEXISTS', row, 'parent') == 0 and 0 or -1
+end
+local any = false
+for first = 4, #KEYS, 1000 do
+  if call('EXISTS', unpack(KEYS, first, math.min(first + 999, #KEYS))) > 0 then any = true end
+end
+local there = {}
+if any then
+  for i = 1, n do
+    if call('EXISTS', KEYS[3 + i]) == 1 then
+      local link = call('HMGET', KEYS[3 + i], 'parent', 'parent_queue', 'state')
+      if link[1] ~= parent or (link[2] and link[2] ~= '') or link[3] == 'dead' then return -1 - i end
+      there[i] = true
+    end
+  end
+end
+
+call('HSET', row, 'state', 'awaiting_children', 'attempts', '0', 'payload', ARGV[2])
+call('SET', dependencies, string.format('%d', n))
+call('DEL', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
+local members, made = {}, 0
+for i = 1, n do
+  if not there[i] then
+    local id, payload = ARGV[2 + 2 * i], ARGV[3 + 2 * i]
+    if policies then
+      call('HSET', KEYS[3 + i], 'state', 'pending', 'attempts', '0', 'payload', payload, 'parent', parent, 'parent_policy',
+        ARGV[3 + 2 * n + i])
+    else
+      call('HSET', KEYS[3 + i], 'state', 'pending', 'attempts', '0', 'payload', payload, 'parent', parent)
+    end
+    made = made + 1
+    members[2 * made - 1] = 0
+    members[2 * made] = id
+  end
+end
+for first = 1, 2 * made, 1000 do
+  call('ZADD', pending, unpack(members, first, math.min(first + 999, 2 * made)))
+end
+if made > 0 then
+  -- [flat_wake]
+  -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+  local parked = redis.call('ZCARD', p .. 'parked')
+  if parked > 0 then
+    local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      redis.call('LPUSH', p .. 'wake', unpack(hints))
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+end
+return n

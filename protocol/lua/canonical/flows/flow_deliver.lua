@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- flow_deliver: tells a parent that its child in another queue is done; runs on the parent's queue. The same record again changes
+-- nothing. A parent that is gone is not written to; the record counts as delivered.
+-- KEYS[1] the parent's :dependencies    KEYS[2] the parent's :processed    KEYS[3] row of the parent
+-- ARGV[1] child id            ARGV[2] result         ARGV[3] parent id   ARGV[4] base emq:{q}: of the parent's queue
+-- Replies: 1, always.
+-- A child that died under policy id and came back was counted at its death: only its record moves.
+local processed, parent_row = KEYS[2], KEYS[3]
+local id, result, parent, p = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local made = 0
+
+local parent_state = redis.call('HGET', parent_row, 'state')
+if not parent_state then return 1 end
+if redis.call('HSETNX', processed, id, result) == 0 then return 1 end
+if redis.call('HDEL', parent_row .. ':unsuccessful', id) == 0 then
+  -- [release_parent]
+  -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+  -- parent that still waits.
+  local left = redis.pcall('DECR', parent_row .. ':dependencies')
+  if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+    redis.call('HSET', parent_row, 'state', 'pending')
+    redis.call('ZADD', p .. 'pending', 0, parent)
+    made = made + 1
+  end
+  -- [end]
+end
+if made > 0 then
+  -- [flat_wake]
+  -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+  local parked = redis.call('ZCARD', p .. 'parked')
+  if parked > 0 then
+    local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      redis.call('LPUSH', p .. 'wake', unpack(hints))
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+end
+return 1

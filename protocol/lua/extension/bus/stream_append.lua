@@ -1,0 +1,50 @@
+-- stream_append (extension): appends records to a stream in order and stops at the first that it refuses, so that none stands before
+-- an earlier one of its appender. A record that is on the stream already (its entry id, its record id) counts as appended: the call may
+-- be sent again. Without allow-oom: a full server refuses with OOM before anything is written.
+-- KEYS[1] stream
+-- ARGV[1] entry id of the record sent before these, empty for none: when it is not on the stream, nothing is appended
+-- ARGV[2..] a record: entry id, number of texts that follow (even, 2 to 996), `id`, record id, field, value...
+-- Replies: [appended], all records of the call; or, when fewer,
+--   [appended, top id of the stream, highest id ever deleted from it, text of the refusal]; appended is -1 when ARGV[1] was missed
+-- Refusals: ERR a record of stream_append is malformed; WRONGTYPE
+local key, count, at = KEYS[1], 0, 2
+local first = {}
+while at <= #ARGV do
+  local texts = tonumber(ARGV[at + 1] or '')
+  if not texts or texts ~= math.floor(texts) or texts < 2 or texts > 996 or texts % 2 == 1 or at + 1 + texts > #ARGV
+      or ARGV[at + 2] ~= 'id' then
+    return redis.error_reply('ERR a record of stream_append is malformed')
+  end
+  count = count + 1
+  first[count] = at
+  at = at + (2 + texts)
+end
+
+local function stopped(appended, why)
+  local top, deleted = '0-0', '0-0'
+  if redis.call('EXISTS', key) == 1 then
+    local info = redis.call('XINFO', 'STREAM', key)
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' then top = info[i + 1] end
+      if info[i] == 'max-deleted-entry-id' then deleted = info[i + 1] end
+    end
+  end
+  return {appended, top, deleted, why}
+end
+
+local function is_there(id, record)
+  local entry = redis.call('XRANGE', key, id, id, 'COUNT', 1)[1]
+  return entry and (not record or entry[2][2] == record)
+end
+
+if ARGV[1] ~= '' and not is_there(ARGV[1]) then return stopped(-1, '') end
+for i = 1, count do
+  at = first[i]
+  local text = at + 2
+  local answer = redis.pcall('XADD', key, ARGV[at], unpack(ARGV, text, math.min(text + 995, at + 1 + ARGV[at + 1])))
+  if type(answer) == 'table' and answer.err then
+    if i == 1 and not string.find(answer.err, 'XADD', 1, true) then return answer end
+    if not is_there(ARGV[at], ARGV[at + 3]) then return stopped(i - 1, answer.err) end
+  end
+end
+return {count}

@@ -1,0 +1,529 @@
+// Appends to one stream.
+#include "bus/writer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <new>
+
+#include "resp/encode.hpp"
+#include "script/registry.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace bus {
+namespace {
+
+constexpr std::size_t kMostInFlight = 2;
+constexpr std::size_t kBatchRecords = 1000;
+constexpr std::size_t kBatchBytes = std::size_t{512} << 10;
+constexpr std::int64_t kLongestPause = 50;
+constexpr std::chrono::seconds kForgotten{10};
+
+[[nodiscard]] const script::ScriptSource* append_script() noexcept {
+  static const script::ScriptSource* const script = script::find_script("stream_append");
+  return script;
+}
+
+[[nodiscard]] std::int64_t now_ms() {
+  return std::chrono::duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+[[nodiscard]] EntryNumber entry_number(const EventId& id) noexcept {
+  const auto since = static_cast<std::uint64_t>(id.minted_at().time_since_epoch().count());
+  return {since, id.value() & 0x3FFFFF};
+}
+
+void write_bulk(std::string& out, std::string_view text) {
+  const std::size_t at = out.size();
+  out.resize(at + resp::bulk_size(text));
+  resp::write_bulk(out.data() + at, text);
+}
+
+/// Writers by core and key. A writer takes itself out when its last holder lets go.
+struct Registry {
+  std::mutex mutex;
+  std::map<std::pair<const client::Core*, std::string>, std::weak_ptr<Writer>> writers;  // guarded by mutex
+
+  [[nodiscard]] static Registry& get() {
+    static auto* const registry = new Registry;  // lives as long as the process: a late handle may still ask
+    return *registry;
+  }
+};
+
+}  // namespace
+
+void ManyAppends::set(std::size_t index, Result<EventId> result) {
+  results_[index] = std::move(result);
+  if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1 && win()) {
+    store(std::move(results_));
+    publish();
+  }
+}
+
+WaitingRecord* WaitingRecord::make(std::span<const Field> fields, Milliseconds max_skew,
+                                   detail::Clock::time_point deadline) {
+  std::size_t size = 0;
+  for (const auto& [name, value] : fields)
+    size += resp::bulk_size(name) + resp::bulk_size(value);
+  void* memory = ::operator new(sizeof(WaitingRecord) + size);
+  auto* record = ::new (memory) WaitingRecord;
+  char* out = reinterpret_cast<char*>(record + 1);
+  record->request = out;
+  record->request_size = static_cast<std::uint32_t>(size);
+  for (const auto& [name, value] : fields) {
+    out = resp::write_bulk(out, name);
+    out = resp::write_bulk(out, value);
+  }
+  record->fields_ = static_cast<std::uint32_t>(fields.size());
+  record->max_skew = max_skew;
+  record->deadline = deadline;
+  return record;
+}
+
+void WaitingRecord::destroy() noexcept {
+  if (many_ != nullptr)
+    many_->release();
+  this->~WaitingRecord();
+  ::operator delete(static_cast<void*>(this));
+}
+
+void WaitingRecord::answer_to(ManyAppends& many, std::size_t index) noexcept {
+  many.retain();
+  many_ = &many;
+  index_ = index;
+}
+
+void WaitingRecord::settle(Result<EventId> result) {
+  if (many_ != nullptr) {
+    many_->set(index_, std::move(result));
+  } else if (win()) {
+    store(std::move(result));
+    publish();
+  }
+  release();
+}
+
+/// Some records on their way.
+class Writer::Batch final : public detail::Call {
+ public:
+  enum class Form : std::uint8_t {
+    plain,   ///< one record by XADD
+    script,  ///< several by `stream_append`
+    look,    ///< `stream_append` without records: whether the one record is there, and what the top is
+  };
+
+  Batch(std::shared_ptr<Writer> writer, Form form_of) : form(form_of), writer_(std::move(writer)) {
+    slot = writer_->slot_;
+    if (form != Form::plain)
+      script = append_script();
+  }
+
+  void accept(const resp::View& reply) noexcept override {
+    writer_->answered(*this, reply);
+    publish();
+  }
+  void fail(Error error) noexcept override {
+    writer_->failed(*this, error);
+    publish();
+  }
+
+  /// Encodes the request; `before` is the record that must stand already.
+  void encode(std::string_view key, std::optional<EventId> before) {
+    if (form == Form::plain) {
+      const WaitingRecord& record = *records.front();
+      begin(3 + record.texts());
+      write_bulk(bytes_, "XADD");
+      write_bulk(bytes_, key);
+      add(record, false);
+    } else {
+      std::size_t words = 5;
+      if (form == Form::script) {
+        for (const WaitingRecord* record : records)
+          words += 2 + record->texts();
+      }
+      begin(words);
+      for (const std::string_view word : {std::string_view("EVALSHA"), script->sha1, std::string_view("1"), key})
+        write_bulk(bytes_, word);
+      write_bulk(bytes_, before ? before->entry_id().text() : std::string_view());
+      if (form == Form::script) {
+        for (const WaitingRecord* record : records)
+          add(*record, true);
+      }
+    }
+    request = bytes_.data();
+    request_size = static_cast<std::uint32_t>(bytes_.size());
+  }
+
+  const Form form;
+  std::vector<WaitingRecord*> records;
+
+ private:
+  ~Batch() override = default;
+  void destroy() noexcept override { delete this; }
+
+  void begin(std::size_t words) {
+    std::size_t size = 128;
+    for (const WaitingRecord* record : records)
+      size += record->encoded().size() + 80;
+    bytes_.reserve(size);
+    bytes_.resize(resp::count_size(words));
+    resp::write_count(bytes_.data(), words);
+  }
+  void add(const WaitingRecord& record, bool counted) {
+    write_bulk(bytes_, record.id->entry_id().text());
+    if (counted)
+      write_bulk(bytes_, Decimal(record.texts()));
+    bytes_ += "$2\r\nid\r\n";
+    write_bulk(bytes_, record.id->text());
+    bytes_ += record.encoded();
+  }
+
+  const std::shared_ptr<Writer> writer_;
+  std::string bytes_;
+};
+
+std::shared_ptr<Writer> Writer::of(const std::shared_ptr<client::Core>& core, const std::string& key,
+                                   std::uint16_t slot) {
+  Registry& registry = Registry::get();
+  const std::lock_guard lock(registry.mutex);
+  std::weak_ptr<Writer>& known = registry.writers[{core.get(), key}];
+  std::shared_ptr<Writer> writer = known.lock();
+  if (!writer) {
+    writer.reset(new Writer(core, key, slot));
+    known = writer;
+  }
+  return writer;
+}
+
+Writer::Writer(std::shared_ptr<client::Core> core, std::string key, std::uint16_t slot)
+    : core_(std::move(core)), key_(std::move(key)), slot_(slot) {}
+
+Writer::~Writer() {
+  Registry& registry = Registry::get();
+  const std::lock_guard lock(registry.mutex);
+  const auto found = registry.writers.find({core_.get(), key_});
+  if (found != registry.writers.end() && found->second.expired())
+    registry.writers.erase(found);
+}
+
+bool Writer::over_bound() const {
+  return held_ >= core_->options().max_in_flight || held_bytes_ >= core_->options().max_in_flight_bytes;
+}
+
+void Writer::append(std::span<WaitingRecord* const> records) {
+  {
+    Lock lock(mutex_);
+    if (over_bound() && core_->options().overflow == Overflow::block && !detail::on_library_thread()) {
+      room_.wait_until(lock, records.front()->deadline, [&] { return !over_bound(); });
+    }
+    if (over_bound()) {
+      const Error why(Errc::overloaded, fmt::format("{} records of this stream wait", held_), Repeat::safe);
+      lock.unlock();
+      for (WaitingRecord* record : records)
+        record->settle(std::unexpected<Error>(why));
+      return;
+    }
+    for (WaitingRecord* record : records) {
+      waiting_.push_back(record);
+      held_bytes_ += record->encoded().size();
+    }
+    held_ += records.size();
+  }
+  pump(Pumped::by_appender);
+}
+
+void Writer::pump(Pumped by) {
+  std::vector<Settled> settled;
+  Lock lock(mutex_);
+  // One thread at a time hands over batches, without the lock: handing over may run into an answer.
+  if (pumping_)
+    return;
+  pumping_ = true;
+  while (Batch* batch = next_batch(settled)) {
+    const auto latest = std::max_element(batch->records.begin(), batch->records.end(),
+                                         [](const auto* a, const auto* b) { return a->deadline < b->deadline; });
+    const auto left = std::chrono::ceil<Milliseconds>((*latest)->deadline - detail::Clock::now());
+    // Records were counted when they were accepted; a thread of the library must not wait for room a second time.
+    const wire::CallSettings how{
+        .repeat = Repeat::safe, .deadline = std::max(left, Milliseconds(1)), .past_bound = by == Pumped::by_answer};
+    const bool shared = by == Pumped::by_answer || batch->records.size() > 1;
+    lock.unlock();
+    settle(settled);
+    core_->submit(batch, how);
+    // Whoever waits for a record that he did not hand over himself does not drive the connection.
+    if (detail::Source* source = core_->source(); shared && source != nullptr)
+      source->leave_to_library();
+    lock.lock();
+  }
+  pumping_ = false;
+  lock.unlock();
+  settle(settled);
+}
+
+bool Writer::mint(WaitingRecord& record, std::vector<Settled>& settled) {
+  if (record.id)
+    return true;
+  auto minted = core_->mint("EVT");
+  if (minted) {
+    record.id = EventId::from(*minted).value();
+    return true;
+  }
+  settled.push_back({&record, std::unexpected<Error>(std::move(minted).error())});
+  return false;
+}
+
+Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
+  if (paused_ || in_flight_ >= kMostInFlight || (halted_ && in_flight_ > 0))
+    return nullptr;
+  halted_ = false;
+  waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
+  again_.clear();
+
+  const auto now = detail::Clock::now();
+  const auto drop = [&](WaitingRecord& record) {
+    if (record.withdrawn()) {
+      settled.push_back({&record, fail(Errc::cancelled, "withdrawn before it was written", Repeat::safe)});
+      return true;
+    }
+    if (record.deadline <= now) {
+      // One that may have been written before its answer was lost cannot be called unwritten.
+      settled.push_back(
+          {&record, record.maybe_there
+                        ? fail(Errc::outcome_unknown, "the answer was lost", Repeat::unsafe)
+                        : fail(Errc::timeout, "the deadline passed in the queue of the stream", Repeat::safe)});
+      return true;
+    }
+    return false;
+  };
+  Batch* batch = nullptr;
+  std::size_t bytes = 0;
+  while (!waiting_.empty()) {
+    WaitingRecord& record = *waiting_.front();
+    if (drop(record)) {
+      waiting_.pop_front();
+      continue;
+    }
+    // What does not fit into a script goes alone, and nothing is under way beside it.
+    if (record.oversize() && (batch != nullptr || in_flight_ > 0))
+      break;
+    if (batch != nullptr && (batch->records.size() >= kBatchRecords || bytes >= kBatchBytes))
+      break;
+    waiting_.pop_front();
+    if (!mint(record, settled))
+      continue;
+    if (batch == nullptr) {
+      using Form = Batch::Form;
+      const bool alone = record.oversize() || (in_flight_ == 0 && waiting_.empty());
+      const Form form = record.oversize() && record.refused_alone ? Form::look
+                        : alone && !record.refused_alone          ? Form::plain
+                                                                  : Form::script;
+      batch = new Batch(shared_from_this(), form);
+    }
+    batch->records.push_back(&record);
+    bytes += record.encoded().size();
+    if (batch->form != Batch::Form::script)
+      break;
+  }
+  if (batch == nullptr)
+    return nullptr;
+  std::optional<EventId> before;
+  if (batch->form == Batch::Form::look) {
+    before = batch->records.front()->id;
+  } else if (in_flight_ > 0) {
+    before = last_sent_;
+  }
+  batch->encode(key_, before);
+  last_sent_ = *batch->records.back()->id;
+  ++in_flight_;
+  return batch;
+}
+
+void Writer::take_back(Batch& batch, std::size_t from) {
+  again_.insert(again_.end(), batch.records.begin() + static_cast<std::ptrdiff_t>(from), batch.records.end());
+  batch.records.resize(from);
+}
+
+void Writer::answered(Batch& batch, const resp::View& reply) {
+  std::vector<Settled> settled;
+  {
+    const Lock lock(mutex_);
+    --in_flight_;
+    const bool all = !reply.is_error() &&
+                     (batch.form == Batch::Form::plain ||
+                      (reply.at(0).as_integer() ==
+                       (batch.form == Batch::Form::look ? std::int64_t{0} : std::int64_t(batch.records.size()))));
+    if (!all) {
+      halted_ = true;
+      stopped(batch, reply, settled);
+    }
+  }
+  // What is still with the batch was appended.
+  std::size_t bytes = 0;
+  for (WaitingRecord* record : batch.records) {
+    bytes += record->encoded().size();
+    const EventId id = *record->id;
+    record->settle(id);
+  }
+  release_room(batch.records.size(), bytes);
+  batch.records.clear();
+  settle(settled);
+  go_on();
+}
+
+void Writer::stopped(Batch& batch, const resp::View& reply, std::vector<Settled>& settled) {
+  if (reply.is_error()) {
+    Error error = wire::to_error(reply.error_text());
+    if (batch.form == Batch::Form::plain && error.is(Errc::nonmonotonic)) {
+      // The script tells by how much, and whether it is there already.
+      WaitingRecord& record = *batch.records.front();
+      record.refused_alone = true;
+      record.maybe_there = record.maybe_there || batch.resent;
+      return take_back(batch, 0);
+    }
+    for (WaitingRecord* record : batch.records)
+      settled.push_back({record, std::unexpected<Error>(error)});
+    batch.records.clear();
+    return;
+  }
+  const auto appended = reply.at(0).as_integer();
+  if (!appended || *appended < -1 || *appended >= static_cast<std::int64_t>(batch.records.size())) {
+    const Error error = unexpected_reply("append", reply).error();
+    for (WaitingRecord* record : batch.records)
+      settled.push_back({record, std::unexpected<Error>(error)});
+    batch.records.clear();
+    return;
+  }
+  if (*appended == -1 && batch.form == Batch::Form::script) {
+    // The record before these is not there (any more). They keep their ids only where they may stand already.
+    for (WaitingRecord* record : batch.records) {
+      record->maybe_there = record->maybe_there || batch.resent;
+      if (!record->maybe_there)
+        record->id.reset();
+    }
+    return take_back(batch, 0);
+  }
+  refused(batch, static_cast<std::size_t>(std::max<std::int64_t>(*appended, 0)), reply, settled);
+}
+
+void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled) {
+  WaitingRecord* first = batch.records[appended];
+  const std::string_view why = reply.at(3).as_text().value_or("");
+  const Error error = wire::to_error(why);
+  if (batch.form == Batch::Form::script && !error.is(Errc::nonmonotonic)) {
+    settled.push_back({first, std::unexpected<Error>(error)});
+    take_back(batch, appended + 1);
+    batch.records.pop_back();
+    return;
+  }
+  const EntryNumber top = parse_entry(reply.at(1).as_text().value_or("")).value_or(EntryNumber{});
+  const EntryNumber deleted = parse_entry(reply.at(2).as_text().value_or("")).value_or(EntryNumber{});
+  if ((batch.resent || first->maybe_there) && deleted >= entry_number(*first->id)) {
+    settled.push_back({first, fail(Errc::outcome_unknown,
+                                   fmt::format("record {} was sent twice and is not on the stream, which was trimmed "
+                                               "above it: it may have been appended",
+                                               first->id->text()))});
+    for (WaitingRecord* record : batch.records)
+      record->maybe_there = record->maybe_there || batch.resent;
+    take_back(batch, appended + 1);
+    batch.records.pop_back();
+    return;
+  }
+  // None of the rest is there, so all of it gets new ids.
+  const std::int64_t ahead = static_cast<std::int64_t>(std::min<std::uint64_t>(top.milliseconds, INT64_MAX)) - now_ms();
+  ++first->mints;
+  std::vector<WaitingRecord*> rest;
+  for (std::size_t i = appended; i < batch.records.size(); ++i) {
+    WaitingRecord* record = batch.records[i];
+    if (ahead > record->max_skew.count() || (record == first && record->mints > kMostMints)) {
+      settled.push_back(
+          {record,
+           fail(Errc::nonmonotonic,
+                fmt::format("the stream's top {}-{} is {}ms ahead of this client's clock (max_skew {}ms, minted "
+                            "{} times)",
+                            top.milliseconds, top.tail, ahead, record->max_skew.count(),
+                            record->mints + (record == first ? 0 : 1)))});
+      continue;
+    }
+    record->id.reset();
+    record->refused_alone = false;
+    record->maybe_there = false;
+    rest.push_back(record);
+  }
+  batch.records.resize(appended);
+  again_.insert(again_.end(), rest.begin(), rest.end());
+  if (rest.empty())
+    return;
+  // A race that was lost gets a wider berth each time.
+  const std::int64_t berth = (std::int64_t{1} << (first->mints - 1)) - 1;
+  core_->mint_past(UnixMillis(Milliseconds(static_cast<std::int64_t>(top.milliseconds) + berth)));
+  // Clocks that are apart stay so, and cost nothing; what hosts have added by taking turns makes them wait.
+  const auto now = detail::Clock::now();
+  if (ahead < usual_ahead_ || now - last_refusal_ > kForgotten)
+    usual_ahead_ = ahead;
+  last_refusal_ = now;
+  pause_ = Milliseconds(std::min((ahead - usual_ahead_) / 8, kLongestPause));
+}
+
+void Writer::go_on() {
+  Milliseconds wait{0};
+  {
+    const Lock lock(mutex_);
+    if (paused_)
+      return;
+    if (in_flight_ == 0)
+      wait = std::exchange(pause_, wait);
+    paused_ = wait.count() > 0;
+  }
+  if (wait.count() == 0)
+    return pump(Pumped::by_answer);
+  core_->after(wait, [self = shared_from_this()] {
+    {
+      const Lock lock(self->mutex_);
+      self->paused_ = false;
+    }
+    self->pump(Pumped::by_answer);
+  });
+}
+
+void Writer::failed(Batch& batch, const Error& error) {
+  std::vector<Settled> settled;
+  {
+    const Lock lock(mutex_);
+    --in_flight_;
+    halted_ = true;
+    for (WaitingRecord* record : batch.records)
+      settled.push_back({record, std::unexpected<Error>(error)});
+    batch.records.clear();
+  }
+  settle(settled);
+  go_on();
+}
+
+void Writer::settle(std::vector<Settled>& settled) {
+  if (settled.empty())
+    return;
+  std::size_t bytes = 0;
+  for (Settled& one : settled) {
+    bytes += one.record->encoded().size();
+    one.record->settle(std::move(one.result));
+  }
+  release_room(settled.size(), bytes);
+  settled.clear();
+}
+
+void Writer::release_room(std::size_t records, std::size_t bytes) {
+  if (records == 0)
+    return;
+  const Lock lock(mutex_);
+  held_ -= records;
+  held_bytes_ -= bytes;
+  // Wakes at three quarters of the bound, so that a blocked appender comes back to a stretch of work.
+  const ClientOptions& options = core_->options();
+  if (held_ < options.max_in_flight - options.max_in_flight / 4 && held_bytes_ < options.max_in_flight_bytes)
+    room_.notify_all();
+}
+
+}  // namespace bus
+}  // namespace v1
+}  // namespace echomq

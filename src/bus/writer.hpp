@@ -1,0 +1,147 @@
+// Appends to one stream: the order of records, the minting of their ids, and what follows a refusal.
+//
+// Records wait in one queue; their ids are minted when a batch of them is handed to the connection, so ids and bytes have
+// the same order whatever threads append. A lone record travels as a plain XADD. What gathers while others are on their way
+// travels as one script call (`stream_append`), which stops at the first record that the stream refuses and names the stream's
+// top. Two batches are in flight at most; the second says which record must stand before it, so that it cannot pass a
+// batch that was refused. What was not appended goes back to the front of the queue and is minted again, above the top.
+//
+// Hosts that take turns push each other's ids ahead of their clocks, by a millisecond a turn; so a refused writer waits a
+// fraction of what that has added to the distance of the clocks before it goes on, with a bigger batch.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bus/checks.hpp"
+#include "client/core.hpp"
+#include "echomq/stream.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace bus {
+
+/// How often a record may be minted again.
+inline constexpr std::uint8_t kMostMints = 8;
+
+/// The answer of `append_many`; complete when its last record is.
+class ManyAppends final : public detail::CallOf<std::vector<Result<EventId>>> {
+ public:
+  explicit ManyAppends(std::size_t records) : results_(records), left_(records) {}
+  void accept(const resp::View&) noexcept override {}
+  void set(std::size_t index, Result<EventId> result);
+
+ private:
+  void destroy() noexcept override { delete this; }
+
+  std::vector<Result<EventId>> results_;
+  std::atomic<std::size_t> left_;
+};
+
+/// One record that is not settled yet. Its fields stand encoded behind it.
+class WaitingRecord final : public detail::CallOf<EventId> {
+ public:
+  static WaitingRecord* make(std::span<const Field> fields, Milliseconds max_skew, detail::Clock::time_point deadline);
+  /// Its answer goes to place `index` of `many`, which is retained.
+  void answer_to(ManyAppends& many, std::size_t index) noexcept;
+
+  void accept(const resp::View&) noexcept override {}
+  /// Gives the answer and drops the writer's reference.
+  void settle(Result<EventId> result);
+  [[nodiscard]] bool withdrawn() const noexcept { return many_ == nullptr && settled(); }
+
+  [[nodiscard]] std::string_view encoded() const noexcept { return {request, request_size}; }
+  /// Texts of the XADD behind its entry id, the `id` pair included.
+  [[nodiscard]] std::size_t texts() const noexcept { return 2 + 2 * std::size_t{fields_}; }
+  /// More than one script argument list may hold.
+  [[nodiscard]] bool oversize() const noexcept { return texts() > 996; }
+
+  // The writer's.
+  std::optional<EventId> id;
+  bool refused_alone = false;  ///< as a plain XADD: it may be there already, after a lost answer
+  bool maybe_there = false;    ///< it was written more than once under this id
+  std::uint8_t mints = 0;
+  Milliseconds max_skew{};
+
+ private:
+  WaitingRecord() = default;
+  ~WaitingRecord() override = default;
+  void destroy() noexcept override;
+
+  std::uint32_t fields_ = 0;
+  ManyAppends* many_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+/// Thread-safe.
+class Writer : public std::enable_shared_from_this<Writer> {
+ public:
+  /// The writer of that stream over that core; one as long as anybody holds it.
+  [[nodiscard]] static std::shared_ptr<Writer> of(const std::shared_ptr<client::Core>& core, const std::string& key,
+                                                  std::uint16_t slot);
+  ~Writer();
+
+  /// Takes over the references of the records. Waits for room when the client's options say so; else, and on a library
+  /// thread, records without room are answered `overloaded`.
+  void append(std::span<WaitingRecord* const> records);
+
+ private:
+  class Batch;
+  struct Settled {
+    WaitingRecord* record;
+    Result<EventId> result;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  enum class Pumped : std::uint8_t { by_appender, by_answer };
+
+  Writer(std::shared_ptr<client::Core> core, std::string key, std::uint16_t slot);
+
+  void pump(Pumped by);
+  [[nodiscard]] Batch* next_batch(std::vector<Settled>& settled);
+  [[nodiscard]] bool mint(WaitingRecord& record, std::vector<Settled>& settled);
+  void answered(Batch& batch, const resp::View& reply);
+  void failed(Batch& batch, const Error& error);
+  void stopped(Batch& batch, const resp::View& reply, std::vector<Settled>& settled);
+  void refused(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled);
+  void take_back(Batch& batch, std::size_t from);
+  void go_on();
+  void settle(std::vector<Settled>& settled);
+  void release_room(std::size_t records, std::size_t bytes);
+  [[nodiscard]] bool over_bound() const;
+
+  const std::shared_ptr<client::Core> core_;
+  const std::string key_;
+  const std::uint16_t slot_;
+
+  std::mutex mutex_;
+  std::condition_variable room_;
+  // All of these are guarded by mutex_.
+  std::deque<WaitingRecord*> waiting_;
+  std::deque<WaitingRecord*> again_;  ///< taken back; they go before `waiting_` once nothing is in flight
+  std::size_t held_ = 0;              ///< records not settled
+  std::size_t held_bytes_ = 0;
+  std::size_t in_flight_ = 0;
+  EventId last_sent_;    ///< the last record of the newest batch in flight
+  bool halted_ = false;  ///< something in flight went wrong: nothing more is sent until all of it is answered
+  bool paused_ = false;
+  Milliseconds pause_{0};         ///< to be kept before the next batch
+  std::int64_t usual_ahead_ = 0;  ///< by how many ms the top was ahead of this clock at least
+  detail::Clock::time_point last_refusal_{};
+  bool pumping_ = false;
+};
+
+}  // namespace bus
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,142 @@
+// `ByteCache` and `CacheWriter`: the public doors of the cache room.
+#include "echomq/cache.hpp"
+
+#include <array>
+#include <utility>
+
+#include "cache/frame.hpp"
+#include "cache/table.hpp"
+#include "client/core.hpp"
+#include "result/try.hpp"
+#include "wire/request.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace {
+
+struct AsItIs {
+  Result<CachedBytes> operator()(Result<CachedBytes> answer) const { return answer; }
+};
+
+}  // namespace
+
+struct LoadDone::State {
+  explicit State(Take its_take) : take(std::move(its_take)) {}
+  ~State() { answer(fail(Errc::handler_failed, "the loader gave up its load without an answer")); }
+  void answer(Result<std::optional<Loaded<std::string>>> loaded) {
+    if (!answered.exchange(true))
+      std::exchange(take, nullptr)(std::move(loaded));
+  }
+  std::atomic<bool> answered{false};
+  Take take;
+};
+
+LoadDone::LoadDone(Take take) : state_(std::make_shared<State>(std::move(take))) {}
+void LoadDone::operator()(Result<std::optional<Loaded<std::string>>> loaded) const {
+  state_->answer(std::move(loaded));
+}
+
+Result<ByteCache> ByteCache::open(const Client& client, CacheOptions options, LoadBytes load) {
+  ECHOMQ_TRY(std::shared_ptr<cache::Table> table,
+             cache::Table::open(client, std::move(options), std::move(load), nullptr));
+  return ByteCache(std::move(table));
+}
+
+Result<ByteCache> ByteCache::open_async(const Client& client, CacheOptions options, LoadBytesAsync load) {
+  ECHOMQ_TRY(std::shared_ptr<cache::Table> table,
+             cache::Table::open(client, std::move(options), nullptr, std::move(load)));
+  return ByteCache(std::move(table));
+}
+
+ByteCache::ByteCache(std::shared_ptr<cache::Table> table) noexcept : table_(std::move(table)) {}
+ByteCache::ByteCache(ByteCache&&) noexcept = default;
+ByteCache& ByteCache::operator=(ByteCache&& other) noexcept {
+  std::swap(table_, other.table_);
+  return *this;
+}
+ByteCache::~ByteCache() {
+  if (table_)
+    table_->close();
+}
+
+bool ByteCache::peek(const BrandedId& id, CachedBytes& into) const noexcept { return table_->peek(id, into); }
+
+Reply<CachedBytes> ByteCache::get(const BrandedId& id) const {
+  CachedBytes hit;
+  if (table_->peek(id, hit))
+    return Result<CachedBytes>(std::move(hit));
+  auto* call = new detail::CacheCall<CachedBytes, AsItIs>(AsItIs{});
+  call->default_target = continues_on();
+  call->source = drives();
+  call->retain();
+  detail::CallPointer<detail::CallOf<CachedBytes>> mine(call);
+  detail::CacheWaiter* waiter = call;
+  table_->fetch({&id, 1}, {&waiter, 1});
+  return Reply<CachedBytes>(std::move(mine));
+}
+
+Reply<std::vector<Result<CachedBytes>>> ByteCache::get_many(std::span<const BrandedId> ids) const {
+  using Results = std::vector<Result<CachedBytes>>;
+  if (ids.empty())
+    return Result<Results>(Results());
+  auto* call = new detail::CacheGather<CachedBytes, AsItIs>(ids.size(), AsItIs{});
+  call->default_target = continues_on();
+  call->source = drives();
+  std::vector<detail::CacheWaiter*> waiters;
+  waiters.reserve(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    waiters.push_back(call->seat(i));
+  call->retain();
+  detail::CallPointer<detail::CallOf<Results>> mine(call);
+  table_->fetch(ids, waiters);
+  return Reply<Results>(std::move(mine));
+}
+
+Reply<CachePut> ByteCache::put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version) const {
+  return table_->put(id, value, version);
+}
+Reply<void> ByteCache::invalidate(const BrandedId& id) const { return table_->invalidate(id); }
+Result<Applied> ByteCache::apply(const BrandedId& id, const BrandedId& version) const {
+  return table_->apply(id, version);
+}
+void ByteCache::flush() const { table_->flush(); }
+bool ByteCache::serving() const noexcept { return table_->serving(); }
+CacheStats ByteCache::stats() const { return table_->stats(); }
+const CacheOptions& ByteCache::options() const noexcept { return table_->options(); }
+void ByteCache::close() { table_->close(); }
+void ByteCache::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) const {
+  table_->fetch(ids, waiters);
+}
+detail::Source* ByteCache::drives() const noexcept { return table_->drives(); }
+detail::Target* ByteCache::continues_on() const noexcept { return table_->continues_on(); }
+
+CacheWriter::CacheWriter(const Client& client, const CacheName& table) : core_(client.core()), table_(table) {}
+
+Reply<std::int64_t> CacheWriter::broadcast(const BrandedId& id, const BrandedId& version) const {
+  const cache::TableKeys keys(table_);
+  const std::string message = CoherenceMessage{id, version}.text();
+  const std::array<std::string_view, 3> parts = {"PUBLISH", keys.channel, message};
+  // Said twice it is the same: an equal version drops nothing.
+  return core_->command<std::int64_t>(parts, {.repeat = Repeat::safe},
+                                      [](const wire::Answer& answer) -> Result<std::int64_t> {
+                                        if (const auto receivers = answer.view.as_integer())
+                                          return *receivers;
+                                        return fail(Errc::protocol_error, "PUBLISH: unexpected reply");
+                                      });
+}
+
+Reply<bool> CacheWriter::drop_l2(const BrandedId& id, const BrandedId& version) const {
+  static const script::ScriptSource& script = *script::find_script("coherence_drop");
+  const auto key = cache::TableKeys(table_).row(id);
+  const std::array<std::string_view, 1> keys = {key.view()};
+  const std::array<std::string_view, 1> arguments = {version.text()};
+  return core_->eval<bool>(script, keys, arguments, {.repeat = Repeat::safe},
+                           [](const wire::Answer& answer) -> Result<bool> {
+                             if (const auto deleted = answer.view.as_integer())
+                               return *deleted == 1;
+                             return fail(Errc::protocol_error, "coherence_drop: unexpected reply");
+                           });
+}
+
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,83 @@
+// One write of one or more commands, whose answers are told together, in order, on the thread that reads them.
+//
+// That thread tells pushes of the same connection in between as they came, so what the end of an exchange puts into L1
+// is in step with what tracking says.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "echomq/detail/call.hpp"
+#include "resp/encode.hpp"
+#include "resp/view.hpp"
+#include "wire/link.hpp"
+#include "wire/request.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace cache {
+
+/// The state of a reply that the table itself completes.
+template <typename T>
+class Promise final : public detail::CallOf<T> {
+ public:
+  void accept(const resp::View&) noexcept override {}
+  void settle(Result<T> result) noexcept {
+    if (!this->win())
+      return;
+    this->store(std::move(result));
+    this->publish();
+  }
+
+ private:
+  void destroy() noexcept override { delete this; }
+};
+
+class Exchange final : public detail::CallOf<void> {
+ public:
+  /// Error replies stand in their places as error values; an error is a lost or unsent exchange.
+  using End = std::function<void(Result<std::vector<Value>>)>;
+
+  [[nodiscard]] static Exchange* make(std::string bytes, std::uint32_t replies, End end) {
+    return new Exchange(std::move(bytes), replies, std::move(end));
+  }
+  template <typename... Parts>
+  [[nodiscard]] static Exchange* command(End end, const Parts&... parts) {
+    const std::string_view all[] = {std::string_view(parts)...};
+    std::string bytes;
+    resp::CommandWriter(bytes).command(std::span<const std::string_view>(all));
+    return make(std::move(bytes), 1, std::move(end));
+  }
+
+  void part(const resp::View& reply) noexcept override { values_.push_back(resp::to_value(reply)); }
+  void accept(const resp::View& reply) noexcept override {
+    values_.push_back(resp::to_value(reply));
+    finish(std::move(values_));
+  }
+  void fail(Error error) noexcept override { finish(std::unexpected<Error>(std::move(error))); }
+
+ private:
+  Exchange(std::string bytes, std::uint32_t count, End end) : bytes_(std::move(bytes)), end_(std::move(end)) {
+    request = bytes_.data();
+    request_size = static_cast<std::uint32_t>(bytes_.size());
+    replies = count;
+  }
+  void destroy() noexcept override { delete this; }
+  void finish(Result<std::vector<Value>> answers) noexcept {
+    const End end = std::exchange(end_, nullptr);
+    store({});
+    publish();
+    if (end)
+      end(std::move(answers));
+  }
+
+  const std::string bytes_;
+  End end_;
+  std::vector<Value> values_;
+};
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,362 @@
+// What a miss goes through: L2, the loader, the fill of both layers. One flight an id at a time.
+#include <algorithm>
+#include <utility>
+
+#include "cache/table.hpp"
+#include "client/live_core.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace cache {
+namespace {
+
+/// Reads of L2 for one flight: after a lost answer, or when a newer row turned up at the fill.
+constexpr int kMostReads = 3;
+/// A row is taken out of L1 this much early, for the clock that readers look at may lag so much.
+constexpr Ticks kClockLag = 10;
+
+[[nodiscard]] CachedBytes answer_of(const BrandedId& version, std::string_view value, CacheFrom from) {
+  return {std::string(value), version, from, std::chrono::milliseconds(0)};
+}
+
+}  // namespace
+
+Table::FlightPointer Table::start_flight(Watch& watch, const BrandedId& id) const {
+  auto flight = std::make_shared<Flight>();
+  flight->id = id;
+  flight->generation = generation_.load(std::memory_order_seq_cst);
+  flight->evictions = watch.evictions;
+  flight->in_step = options_.coherence == Coherence::tracking;
+  watch.flight = flight;
+  ++watch.users;
+  return flight;
+}
+
+void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) {
+  std::vector<FlightPointer> to_read;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const BrandedId& id = ids[i];
+    if (auto kind = check_kind(id); !kind) {
+      waiters[i]->answer(std::unexpected<Error>(std::move(kind).error()));
+      continue;
+    }
+    if (closed_.load(std::memory_order_acquire)) {
+      waiters[i]->answer(fail(Errc::client_closed, "the cache is closed", Repeat::safe));
+      continue;
+    }
+    const std::uint64_t value = id.value();
+    const std::uint64_t hash = mix(value);
+    Shard& shard = shard_of(hash);
+    CachedBytes hit;
+    bool found = false;
+    {
+      // Under the mutex: a flight that has landed meanwhile is seen, one that has not is joined.
+      const std::lock_guard lock(shard.mutex);
+      const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
+      found = shard.l1.read(value, hash, now(), generation, hit);
+      if (!found) {
+        counters_.misses.fetch_add(1, std::memory_order_relaxed);
+        Watch& watch = shard.watches[value];
+        if (watch.flight) {
+          counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
+        } else {
+          to_read.push_back(start_flight(watch, id));
+        }
+        watch.flight->waiters.push_back({waiters[i], generation});
+      }
+    }
+    if (found) {
+      shard.hits.fetch_add(1, std::memory_order_relaxed);
+      waiters[i]->answer(std::move(hit));
+    }
+  }
+  if (!to_read.empty())
+    read(to_read, drives() != nullptr ? ReadBy::caller : ReadBy::library);
+}
+
+void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
+  std::string bytes;
+  resp::CommandWriter writer(bytes);
+  for (const FlightPointer& flight : flights) {
+    ++flight->reads;
+    const auto key = keys_.row(flight->id);
+    // PTTL first: when the row is replaced in between, the newer value gets the older row's rest, never the reverse.
+    writer.begin(2).part(std::string_view("PTTL")).part(key.view());
+    writer.begin(2).part(std::string_view("GET")).part(key.view());
+  }
+  auto end = [self = shared_from_this(), all = std::vector<FlightPointer>(flights.begin(), flights.end())](
+                 Result<std::vector<Value>> answers) { self->read_done(all, std::move(answers)); };
+  send(Exchange::make(std::move(bytes), static_cast<std::uint32_t>(2 * flights.size()), std::move(end)),
+       options_.l2_deadline, reader);
+}
+
+void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector<Value>> answers) {
+  if (!answers) {
+    const Error& why = answers.error();
+    std::vector<FlightPointer> again;
+    for (const FlightPointer& flight : flights) {
+      const bool lost = why.is(Errc::outcome_unknown) || why.is(Errc::disconnected);
+      if (lost && flight->reads < kMostReads && !closed_.load(std::memory_order_acquire)) {
+        again.push_back(flight);
+      } else {
+        without_l2(flight, why);
+      }
+    }
+    if (!again.empty())
+      read(again, ReadBy::library);
+    return;
+  }
+  for (std::size_t i = 0; i < flights.size(); ++i)
+    read_one(flights[i], (*answers)[2 * i], (*answers)[2 * i + 1]);
+}
+
+void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value& frame) {
+  if (frame.is_error()) {
+    Error why = wire::to_error(frame.error_text());
+    if (why.is(Errc::loading))
+      return without_l2(flight, std::move(why));
+    return land(flight, {std::unexpected<Error>(std::move(why))});
+  }
+  if (frame.is_null())
+    return load(flight);
+  const auto parsed = read_frame(frame.as_text().value_or(std::string_view()));
+  if (!parsed) {
+    counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
+    flight->corrupt = true;
+    return load(flight);
+  }
+  const std::int64_t rest = ttl.as_integer().value_or(0);
+  Ticks life = shortened_ttl();
+  if (rest != -1)  // a foreign row without expiry
+    life = std::min(life, static_cast<Ticks>(std::max<std::int64_t>(rest, 0)));
+  counters_.l2_hits.fetch_add(1, std::memory_order_relaxed);
+  land(flight, {answer_of(parsed->version, parsed->value, CacheFrom::l2), life});
+}
+
+void Table::without_l2(const FlightPointer& flight, Error why) {
+  const bool has_loader = load_ || load_async_;
+  if (options_.outage == CacheOutage::fail || !has_loader || why.is(Errc::client_closed))
+    return land(flight, {std::unexpected<Error>(std::move(why))});
+  counters_.outages.fetch_add(1, std::memory_order_relaxed);
+  flight->away = true;
+  load(flight);
+}
+
+/// What the flight brings begins to be read now: what was heard before no longer speaks against it.
+void Table::refresh(Flight& flight, bool reads_l2) {
+  const std::uint64_t value = flight.id.value();
+  Shard& shard = shard_of(mix(value));
+  const std::lock_guard lock(shard.mutex);
+  flight.generation = generation_.load(std::memory_order_seq_cst);
+  flight.evictions = shard.watches[value].evictions;
+  flight.marked = false;
+  flight.in_step = reads_l2 && options_.coherence == Coherence::tracking;
+  for (Waiting& one : flight.waiters)
+    one.generation = flight.generation;
+}
+
+void Table::load(const FlightPointer& flight) {
+  if (!load_ && !load_async_) {
+    counters_.absent.fetch_add(1, std::memory_order_relaxed);
+    return land(flight, {CachedBytes{.from = CacheFrom::l2}});
+  }
+  refresh(*flight, false);
+  if (auto minted = core_->mint(options_.kind)) {
+    flight->version = *minted;
+  } else {
+    flight->not_minted = std::move(minted).error();
+  }
+  if (load_async_) {
+    load_async_(flight->id, LoadDone([self = shared_from_this(), flight](LoadedBytes result) {
+                  self->loaded(flight, std::move(result));
+                }));
+    return;
+  }
+  pool_.submit([self = shared_from_this(), flight](LoadPool::Turn turn) {
+    if (turn == LoadPool::Turn::dropped)
+      return self->land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
+    LoadedBytes result;
+    try {
+      result = self->load_(flight->id);
+    } catch (const std::exception& thrown) {
+      result = fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what());
+    }
+    self->loaded(flight, std::move(result));
+  });
+}
+
+void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
+  if (!result) {
+    counters_.load_errors.fetch_add(1, std::memory_order_relaxed);
+    return land(flight, {std::unexpected<Error>(std::move(result).error())});
+  }
+  if (!*result) {
+    counters_.absent.fetch_add(1, std::memory_order_relaxed);
+    return land(flight,
+                {CachedBytes{.from = CacheFrom::fill}, static_cast<Ticks>(options_.negative_ttl.count()), true});
+  }
+  Loaded<std::string>& found = **result;
+  if (found.value.size() > kMaxValue)
+    return land(flight, {fail(Errc::invalid_argument, "the loader's value is longer than 512 MiB")});
+  if (found.version) {
+    flight->version = *found.version;
+  } else if (flight->not_minted) {
+    return land(flight, {std::unexpected<Error>(*std::move(flight->not_minted))});
+  }
+  counters_.fills.fetch_add(1, std::memory_order_relaxed);
+  bool overtaken = false;
+  {
+    const std::uint64_t value = flight->id.value();
+    Shard& shard = shard_of(mix(value));
+    const std::lock_guard lock(shard.mutex);
+    const Watch& watch = shard.watches[value];
+    overtaken = watch.evictions != flight->evictions || watch.floor > flight->version.value();
+  }
+  // Something newer is known: then this must not get into L2 either.
+  if (overtaken || flight->away) {
+    CachedBytes answer{std::move(found.value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
+    return land(flight, {std::move(answer), shortened_ttl()});
+  }
+  if (flight->corrupt)
+    return fill_by_script(flight, found.value);
+  fill(flight, std::move(found.value));
+}
+
+void Table::fill(const FlightPointer& flight, std::string value) {
+  // A plain command, so that tracking's NOLOOP holds: written where there is nothing, else the answer is what is there.
+  const auto key = keys_.row(flight->id);
+  const std::string frame = make_frame(flight->version, value);
+  const std::string ttl = std::to_string(options_.ttl.count());
+  auto end = [self = shared_from_this(), flight, value = std::move(value)](Result<std::vector<Value>> answers) {
+    self->filled(flight, value, std::move(answers));
+  };
+  send(Exchange::command(std::move(end), "SET", key.view(), frame, "NX", "GET", "PX", ttl), options_.l2_deadline,
+       ReadBy::library);
+}
+
+void Table::filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers) {
+  if (!answers || answers->back().is_error()) {
+    counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
+    return land(flight, {answer_of(flight->version, value, CacheFrom::fill), shortened_ttl()});
+  }
+  const Value& there = answers->back();
+  if (there.is_null())
+    return written(flight, std::move(value), true);
+  const auto frame = read_frame(there.as_text().value_or(std::string_view()));
+  // An echo of the first attempt, when the request was sent twice.
+  if (frame && frame->version == flight->version)
+    return written(flight, std::move(value), false);
+  if (frame && is_newer(frame->version, flight->version))
+    return read_again(flight, *frame);
+  fill_by_script(flight, value);
+}
+
+void Table::fill_by_script(const FlightPointer& flight, const std::string& value) {
+  auto end = [self = shared_from_this(), flight, value](Result<std::vector<Value>> answers) {
+    if (answers) {
+      const Value& reply = answers->back();
+      if (const auto number = reply.as_integer(); number && !reply.is_text())
+        return self->written(flight, value, *number == 1);
+      const auto frame = read_frame(reply.as_text().value_or(std::string_view()));
+      if (frame && !reply.is_error())
+        return self->read_again(flight, *frame);
+    }
+    self->counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
+    self->land(flight, {answer_of(flight->version, value, CacheFrom::fill), self->shortened_ttl()});
+  };
+  put_script(flight->id, flight->version, value, options_.l2_deadline, ReadBy::library, std::move(end));
+}
+
+/// A newer row stands in L2: that is the answer.
+void Table::read_again(const FlightPointer& flight, const Frame& newer) {
+  if (flight->reads < kMostReads) {
+    refresh(*flight, true);
+    return read({&flight, 1}, ReadBy::library);
+  }
+  land(flight, {answer_of(newer.version, newer.value, CacheFrom::l2)});
+}
+
+void Table::written(const FlightPointer& flight, std::string value, bool over_nothing) {
+  bool evicted = false;
+  {
+    const std::uint64_t id = flight->id.value();
+    Shard& shard = shard_of(mix(id));
+    const std::lock_guard lock(shard.mutex);
+    evicted = shard.watches[id].evictions != flight->evictions;
+  }
+  if (evicted && over_nothing) {
+    // The row was deleted while this was loaded: it may be what was to go. Nobody else's newer row is touched.
+    static const script::ScriptSource& script = *script::find_script("coherence_drop");
+    const auto key = keys_.row(flight->id);
+    Exchange* call = Exchange::command([](const Result<std::vector<Value>>&) {}, "EVALSHA", script.sha1, "1",
+                                       key.view(), just_newer(flight->version).text());
+    call->script = &script;
+    send_main(call, options_.l2_deadline, ReadBy::library);
+  }
+  CachedBytes answer{std::move(value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
+  land(flight, {std::move(answer), shortened_ttl()});
+}
+
+void Table::land(const FlightPointer& flight, Outcome outcome) {
+  const std::uint64_t id = flight->id.value();
+  Shard& shard = shard_of(mix(id));
+  std::vector<Waiting> waiters;
+  FlightPointer next;
+  {
+    const std::lock_guard lock(shard.mutex);
+    Watch& watch = shard.watches[id];
+    const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
+    const bool found = outcome.answer && outcome.answer->value.has_value();
+    const BrandedId version = found ? outcome.answer->version : flight->version;
+    const bool overtaken = watch.evictions != flight->evictions || watch.floor > version.value();
+    const bool superseded = overtaken || flight->generation != generation;
+    if (outcome.answer && superseded)
+      counters_.superseded.fetch_add(1, std::memory_order_relaxed);
+    if (!superseded && outcome.life > kClockLag && serving() && (found || outcome.told_absent)) {
+      const Ticks at = now();
+      const auto held = shard.l1.version_of(id, at, generation);
+      NewRow row{.id = id,
+                 .version = version,
+                 .value = found ? std::string_view(*outcome.answer->value) : std::string_view(),
+                 .absent = !found,
+                 .now = at,
+                 .expires = at + outcome.life - kClockLag,
+                 .generation = generation};
+      if ((!held || *held <= version.value()) && !shard.l1.put(row))
+        counters_.too_large.fetch_add(1, std::memory_order_relaxed);
+    }
+    waiters.swap(flight->waiters);
+    watch.flight = nullptr;
+    if (outcome.answer && superseded && !flight->again) {
+      std::vector<Waiting> early;
+      std::vector<Waiting> late;
+      for (std::size_t i = 0; i < waiters.size(); ++i) {
+        const bool asked_before =
+            waiters[i].generation == flight->generation && (!overtaken || (flight->marked && i < flight->early));
+        (asked_before ? early : late).push_back(waiters[i]);
+      }
+      if (!late.empty()) {
+        next = start_flight(watch, flight->id);
+        next->again = true;
+        for (Waiting& one : late)
+          one.generation = next->generation;
+        next->waiters = std::move(late);
+        waiters = std::move(early);
+      }
+    }
+    release(shard, id);
+  }
+  for (std::size_t i = 0; i < waiters.size(); ++i) {
+    if (i + 1 == waiters.size()) {
+      waiters[i].waiter->answer(std::move(outcome.answer));
+    } else {
+      waiters[i].waiter->answer(outcome.answer);
+    }
+  }
+  if (next)
+    read({&next, 1}, ReadBy::library);
+}
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,117 @@
+// One shard of L1: rows by the value of their id, bounded in bytes, evicted by S3-FIFO.
+//
+// Readers take no lock: they walk an open-addressed index of atomic words under an epoch and copy from rows that never
+// change once they are linked. Writers hold the shard's mutex, which is not in here: the table guards its flights by the
+// same one.
+//
+// Memory of a row: 36 bytes and the value in one block, about 13 bytes of index, 8 in a queue, 1 of ghosts.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "echomq/cache.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace cache {
+
+/// A 64-bit mix of an id's value; the shard, the place and the tag are different parts of it.
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t value) noexcept {
+  value ^= value >> 32;
+  value *= 0xE9846AF9B1A615D5;
+  value ^= value >> 32;
+  value *= 0xE9846AF9B1A615D5;
+  return value ^ (value >> 28);
+}
+
+/// Time inside a table: whole milliseconds since it was opened.
+using Ticks = std::uint64_t;
+
+/// What is put into L1.
+struct NewRow {
+  std::uint64_t id = 0;
+  BrandedId version;
+  std::string_view value;
+  bool absent = false;  ///< a note that the loader found nothing
+  Ticks now = 0;
+  Ticks expires = 0;
+  std::uint32_t generation = 0;  ///< rows of another generation than the reader's are not served
+};
+
+class L1 {
+ public:
+  /// What a row costs beside its value, as the bound counts.
+  static constexpr std::size_t kRowCost = 64;
+
+  explicit L1(std::size_t max_bytes);
+  ~L1();
+  L1(const L1&) = delete;
+  L1& operator=(const L1&) = delete;
+
+  /// Any thread, without the mutex. `hash` is `mix(id)`.
+  [[nodiscard]] bool read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
+                          CachedBytes& into) const;
+
+  // With the shard's mutex.
+
+  /// The value of the version of a row that `read` would serve; nothing otherwise.
+  [[nodiscard]] std::optional<std::uint64_t> version_of(std::uint64_t id, Ticks now, std::uint32_t generation) const;
+  /// Links a row in place of whatever the id had. False when it alone exceeds the bound; the id then has none.
+  bool put(const NewRow& row);
+  /// Whether there was one.
+  bool erase(std::uint64_t id);
+
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::uint64_t evicted() const noexcept { return evicted_; }
+  /// Rows unlinked and not freed yet.
+  [[nodiscard]] std::size_t retired() const noexcept { return retired_.size(); }
+
+ private:
+  struct Row;
+  struct Index;
+  struct Retired {
+    std::uint64_t stamp;
+    Row* row;
+    Index* index;
+  };
+
+  [[nodiscard]] static Row* make(const NewRow& row);
+  static void destroy(Row* row) noexcept;
+  [[nodiscard]] static std::size_t cost(const Row& row) noexcept;
+  [[nodiscard]] std::atomic<std::uint64_t>* slot_of(std::uint64_t id, std::uint64_t hash) const noexcept;
+  void insert_slot(Row* row, std::uint64_t hash);
+  void grow();
+  void unlink(std::atomic<std::uint64_t>& slot);
+  void retire(Row* row, Index* index);
+  void free_retired();
+  void make_room(Ticks now, std::uint32_t generation);
+  void evict_from_small(Ticks now, std::uint32_t generation);
+  void evict_from_main(Ticks now, std::uint32_t generation);
+  void tidy_queue(std::deque<std::uint64_t>& queue, std::uint8_t which);
+  [[nodiscard]] std::uint8_t& ghost(std::uint64_t hash) noexcept { return ghosts_[(hash >> 8) & (ghosts_.size() - 1)]; }
+
+  const std::size_t max_bytes_;
+  std::atomic<Index*> index_;
+  std::size_t rows_ = 0;
+  std::size_t used_ = 0;  // slots that are not empty: rows and tombstones
+  std::size_t bytes_ = 0;
+  std::size_t small_bytes_ = 0;
+  std::uint64_t evicted_ = 0;
+  // Values of ids, oldest first. One that was erased, or came back into the other queue, is passed over.
+  std::deque<std::uint64_t> small_;
+  std::deque<std::uint64_t> main_;
+  std::vector<std::uint8_t> ghosts_;  // marks of what left `small_` unread, by place
+  std::deque<Retired> retired_;
+  std::size_t retired_bytes_ = 0;
+};
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

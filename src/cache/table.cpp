@@ -1,0 +1,293 @@
+// A cache table: opening, looking, hearing, closing.
+#include "cache/table.hpp"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "client/live_core.hpp"
+#include "identity/quoted.hpp"
+#include "result/try.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace cache {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLongest = std::chrono::hours(20 * 24);
+constexpr std::size_t kMostShards = 64;
+constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
+
+/// The coarse clock costs a fifth of the precise one; it lags by a tick of the kernel, for which `kClockLag` makes up.
+[[nodiscard]] std::uint64_t coarse_ms() noexcept {
+  timespec at{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &at);
+  return static_cast<std::uint64_t>(at.tv_sec) * 1000 + static_cast<std::uint64_t>(at.tv_nsec) / 1'000'000;
+}
+
+[[nodiscard]] Result<void> check(const CacheOptions& options) {
+  if (options.kind.size() != 3 || !BrandedId::encode(options.kind, 0))
+    return fail(Errc::invalid_argument, "kind must be three letters A to Z, got " + identity::quoted(options.kind));
+  if (options.ttl < milliseconds(1) || options.ttl > kLongest)
+    return fail(Errc::invalid_argument, fmt::format("ttl must be 1 ms to 20 days, got {}ms", options.ttl.count()));
+  if (!(options.jitter >= 0.0 && options.jitter <= 0.5))
+    return fail(Errc::invalid_argument, fmt::format("jitter must be 0 to 0.5, got {}", options.jitter));
+  if (options.negative_ttl < milliseconds(0) || options.negative_ttl > kLongest) {
+    return fail(Errc::invalid_argument,
+                fmt::format("negative_ttl must be 0 to 20 days, got {}ms", options.negative_ttl.count()));
+  }
+  if (options.l2_deadline < milliseconds(1)) {
+    return fail(Errc::invalid_argument,
+                fmt::format("l2_deadline must be positive, got {}ms", options.l2_deadline.count()));
+  }
+  if (options.load_threads < 1 || options.load_threads > 256)
+    return fail(Errc::invalid_argument, fmt::format("load_threads must be 1 to 256, got {}", options.load_threads));
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions options, LoadBytes load,
+                                           LoadBytesAsync load_async) {
+  ECHOMQ_CHECK(check(options));
+  if (client.core()->closed())
+    return fail(Errc::client_closed, "the client is closed", Repeat::safe);
+  // The pushes of a cluster come from the node that serves the table's slot, which changes: not followed yet.
+  if (options.coherence == Coherence::tracking && static_cast<client::LiveCore&>(*client.core()).in_cluster())
+    return fail(Errc::invalid_argument, "tracking does not work in a cluster yet: use broadcast");
+  auto table = std::make_shared<Table>(client.core(), std::move(options), std::move(load), std::move(load_async));
+  if (table->options_.coherence == Coherence::none) {
+    table->armed();
+    return table;
+  }
+  if (detail::on_library_thread())
+    return fail(Errc::would_deadlock, "open a coherent cache on a thread of your own: it waits for the server");
+  table->coherence_ =
+      std::make_shared<CoherenceLink>(table->options_.coherence, table->keys_, std::weak_ptr<CoherenceSink>(table));
+  if (auto started = table->coherence_->start(table->core()); !started) {
+    table->close();
+    return std::unexpected<Error>(std::move(started).error());
+  }
+  return table;
+}
+
+Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async)
+    : core_(std::move(core)),
+      options_(std::move(options)),
+      keys_(options_.table),
+      load_(std::move(load)),
+      load_async_(std::move(load_async)),
+      opened_ms_(coarse_ms()),
+      pool_(options_.load_threads) {
+  const std::size_t shards = std::clamp<std::size_t>(options_.l1_bytes / kSmallestShard, 1, kMostShards);
+  const std::size_t count = std::bit_floor(shards);
+  for (std::size_t i = 0; i < count; ++i)
+    shards_.push_back(std::make_unique<Shard>(options_.l1_bytes / count));
+}
+
+Table::~Table() { close(); }
+
+client::LiveCore& Table::core() const noexcept { return static_cast<client::LiveCore&>(*core_); }
+Ticks Table::now() const noexcept { return coarse_ms() - opened_ms_; }
+
+Result<void> Table::check_kind(const BrandedId& id) const {
+  if (id.brand() == options_.kind)
+    return {};
+  return fail(Errc::wrong_kind, fmt::format("'{}' is not of this cache's kind {}", id.text(), options_.kind));
+}
+
+/// The time to live less the random part.
+Ticks Table::shortened_ttl() {
+  const auto ttl = static_cast<Ticks>(options_.ttl.count());
+  const auto spread = static_cast<Ticks>(static_cast<double>(ttl) * options_.jitter);
+  if (spread == 0)
+    return ttl;
+  return ttl - mix(random_.fetch_add(0x9E3779B97F4A7C15, std::memory_order_relaxed)) % (spread + 1);
+}
+
+bool Table::peek(const BrandedId& id, CachedBytes& into) noexcept {
+  if (id.brand() != options_.kind)
+    return false;
+  const std::uint64_t value = id.value();
+  const std::uint64_t hash = mix(value);
+  Shard& shard = shard_of(hash);
+  if (!shard.l1.read(value, hash, now(), generation_.load(std::memory_order_acquire), into))
+    return false;
+  shard.hits.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
+  ECHOMQ_CHECK(check_kind(id));
+  const std::uint64_t value = id.value();
+  Shard& shard = shard_of(mix(value));
+  const std::lock_guard lock(shard.mutex);
+  heard_version(shard, id, version.value());
+  const auto held = shard.l1.version_of(value, now(), generation_.load(std::memory_order_acquire));
+  if (held && version.value() > *held) {
+    shard.l1.erase(value);
+    counters_.coherence_applied.fetch_add(1, std::memory_order_relaxed);
+    return Applied::applied;
+  }
+  counters_.coherence_stale.fetch_add(1, std::memory_order_relaxed);
+  return Applied::stale;
+}
+
+/// With the shard's mutex: what runs for the id must not keep anything older.
+void Table::heard_version(Shard& shard, const BrandedId& id, std::uint64_t version) {
+  const auto found = shard.watches.find(id.value());
+  if (found == shard.watches.end())
+    return;
+  Watch& watch = found->second;
+  if (version <= watch.floor)
+    return;
+  watch.floor = version;
+  mark_early(watch);
+}
+
+void Table::mark_early(Watch& watch) noexcept {
+  if (!watch.flight)
+    return;
+  watch.flight->marked = true;
+  watch.flight->early = watch.flight->waiters.size();
+}
+
+void Table::release(Shard& shard, std::uint64_t id) {
+  const auto found = shard.watches.find(id);
+  if (--found->second.users == 0)
+    shard.watches.erase(found);
+}
+
+/// The row has changed, and nobody says to which version.
+void Table::change(const BrandedId& id, Told told) {
+  const std::uint64_t value = id.value();
+  Shard& shard = shard_of(mix(value));
+  const std::lock_guard lock(shard.mutex);
+  shard.l1.erase(value);
+  if (const auto found = shard.watches.find(value); found != shard.watches.end()) {
+    Watch& watch = found->second;
+    ++watch.evictions;
+    if (told == Told::by_push && watch.flight && watch.flight->in_step && !watch.flight->marked) {
+      watch.flight->evictions = watch.evictions;  // its answer is still to come, and knows of this
+    } else {
+      mark_early(watch);
+    }
+  }
+}
+
+void Table::armed() noexcept {
+  // Rows of before are of an older generation: they are served no more, and make room when room is needed.
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  if (!closed_.load(std::memory_order_acquire))
+    serving_.store(true, std::memory_order_seq_cst);
+}
+
+void Table::lost() noexcept {
+  serving_.store(false, std::memory_order_seq_cst);
+  flush();
+}
+
+void Table::flush() {
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  counters_.flushes.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Table::heard(const CoherenceMessage& message) noexcept {
+  if (message.id.brand() != options_.kind)
+    return ignored();
+  if (!apply(message.id, message.version))
+    ignored();
+}
+
+void Table::changed(const BrandedId& id) noexcept {
+  if (id.brand() != options_.kind)
+    return ignored();
+  change(id, Told::by_push);
+  counters_.coherence_applied.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Table::close() {
+  if (closed_.exchange(true))
+    return;
+  serving_.store(false, std::memory_order_seq_cst);
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  if (coherence_)
+    coherence_->close();
+  pool_.shutdown();
+}
+
+detail::Source* Table::drives() const noexcept {
+  // What a caller drives must be what answers it: not where a loader does. And a connection that callers drive is read
+  // again by the library's thread only at its next tick: the pushes of tracking would wait.
+  if (options_.coherence == Coherence::tracking || load_ || load_async_)
+    return nullptr;
+  return core().source();
+}
+detail::Target* Table::continues_on() const noexcept { return &core().callbacks(); }
+
+void Table::send_main(Exchange* call, milliseconds deadline, ReadBy reader) {
+  call->retain();
+  const detail::CallPointer<Exchange> kept(call);
+  core_->submit(call, {.repeat = Repeat::safe, .deadline = deadline});
+  if (reader == ReadBy::library && call->source != nullptr)
+    call->source->leave_to_library();
+}
+
+void Table::send(Exchange* call, milliseconds deadline, ReadBy reader) {
+  // While the tracking connection is down, waiting for it would be waiting for nothing: L1 keeps nothing then.
+  if (options_.coherence != Coherence::tracking || !serving())
+    return send_main(call, deadline, reader);
+  call->default_target = continues_on();
+  call->repeat = Repeat::safe;
+  call->deadline = detail::Clock::now() + deadline;
+  coherence_->link()->submit(call, !detail::on_library_thread());
+}
+
+void Table::put_script(const BrandedId& id, const BrandedId& version, std::string_view value, milliseconds deadline,
+                       ReadBy reader, End end) {
+  // Not on the tracking connection: its NOLOOP does not hold for what scripts write.
+  static const script::ScriptSource& script = *script::find_script("cache_put");
+  const auto key = keys_.row(id);
+  const std::string ttl = std::to_string(options_.ttl.count());
+  Exchange* call =
+      Exchange::command(std::move(end), "EVALSHA", script.sha1, "1", key.view(), version.text(), value, ttl);
+  call->script = &script;
+  send_main(call, deadline, reader);
+}
+
+CacheStats Table::stats() const {
+  const auto read = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
+  CacheStats out;
+  out.misses = read(counters_.misses);
+  out.l2_hits = read(counters_.l2_hits);
+  out.fills = read(counters_.fills);
+  out.absent = read(counters_.absent);
+  out.coalesced = read(counters_.coalesced);
+  out.load_errors = read(counters_.load_errors);
+  out.outages = read(counters_.outages);
+  out.l2_write_errors = read(counters_.l2_write_errors);
+  out.corrupt = read(counters_.corrupt);
+  out.superseded = read(counters_.superseded);
+  out.too_large = read(counters_.too_large);
+  out.coherence_applied = read(counters_.coherence_applied);
+  out.coherence_stale = read(counters_.coherence_stale);
+  out.coherence_ignored = read(counters_.coherence_ignored);
+  out.flushes = read(counters_.flushes);
+  for (const auto& shard : shards_) {
+    out.hits += read(shard->hits);
+    const std::lock_guard lock(shard->mutex);
+    out.evicted += shard->l1.evicted();
+    out.rows += shard->l1.rows();
+    out.bytes += shard->l1.bytes();
+  }
+  return out;
+}
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

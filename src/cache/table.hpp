@@ -1,0 +1,176 @@
+// A cache table over bytes: L1, flights, writes, what is heard of others.
+//
+// The rule that keeps it from serving what is too old: while anything runs for an id (a flight, a put), a watch of that
+// id remembers the newest version heard and counts what has no version. What comes back and is older than that is given
+// to those who asked before, not kept, and asked for again on behalf of those who asked after.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/coherence.hpp"
+#include "cache/exchange.hpp"
+#include "cache/frame.hpp"
+#include "cache/l1.hpp"
+#include "cache/load_pool.hpp"
+#include "echomq/cache.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+class LiveCore;
+}  // namespace client
+namespace cache {
+
+using LoadedBytes = Result<std::optional<Loaded<std::string>>>;
+
+class Table final : public CoherenceSink, public std::enable_shared_from_this<Table> {
+ public:
+  [[nodiscard]] static Result<std::shared_ptr<Table>> open(const Client& client, CacheOptions options, LoadBytes load,
+                                                           LoadBytesAsync load_async);
+  Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async);
+  ~Table();
+
+  [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) noexcept;
+  void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters);
+  [[nodiscard]] Reply<CachePut> put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version);
+  [[nodiscard]] Reply<void> invalidate(const BrandedId& id);
+  [[nodiscard]] Result<Applied> apply(const BrandedId& id, const BrandedId& version);
+  void flush();
+  void close();
+
+  [[nodiscard]] bool serving() const noexcept { return serving_.load(std::memory_order_acquire); }
+  [[nodiscard]] CacheStats stats() const;
+  [[nodiscard]] const CacheOptions& options() const noexcept { return options_; }
+  [[nodiscard]] detail::Source* drives() const noexcept;
+  [[nodiscard]] detail::Target* continues_on() const noexcept;
+
+  void armed() noexcept override;
+  void lost() noexcept override;
+  void heard(const CoherenceMessage& message) noexcept override;
+  void changed(const BrandedId& id) noexcept override;
+  void all_changed() noexcept override { flush(); }
+  void ignored() noexcept override { counters_.coherence_ignored.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  struct Waiting {
+    detail::CacheWaiter* waiter;
+    std::uint32_t generation;  // when it joined
+  };
+  /// One read of an id on the way: L2, then the loader, then the fill.
+  struct Flight {
+    BrandedId id;
+    std::uint32_t generation = 0;  // of L1, when what it brings began to be read
+    std::uint64_t evictions = 0;   // of the watch, at the same time
+    bool marked = false;           // something was heard since
+    std::size_t early = 0;         // then: so many of the waiters joined before the last thing heard
+    std::vector<Waiting> waiters;
+    BrandedId version;  // minted before the load
+    std::optional<Error> not_minted;
+    int reads = 0;
+    bool again = false;    // on behalf of those whom an older answer was not for: whatever comes is theirs
+    bool corrupt = false;  // L2 holds bytes that are no frame
+    bool in_step = false;  // L2 is read on the connection that hears: pushes before the answer are of before it
+    bool away = false;     // L2 did not answer
+  };
+  using FlightPointer = std::shared_ptr<Flight>;
+  /// What is heard of an id while something runs for it.
+  struct Watch {
+    std::uint64_t floor = 0;      // value of the newest version heard
+    std::uint64_t evictions = 0;  // changes without a version
+    std::uint32_t users = 0;
+    FlightPointer flight;
+  };
+  struct alignas(64) Shard {
+    explicit Shard(std::size_t max_bytes) : l1(max_bytes) {}
+    L1 l1;
+    std::mutex mutex;
+    std::unordered_map<std::uint64_t, Watch> watches;  // guarded by mutex
+    alignas(64) std::atomic<std::uint64_t> hits{0};
+  };
+  struct Counters {
+    std::atomic<std::uint64_t> misses{0}, l2_hits{0}, fills{0}, absent{0}, coalesced{0}, load_errors{0}, outages{0},
+        l2_write_errors{0}, corrupt{0}, superseded{0}, too_large{0}, coherence_applied{0}, coherence_stale{0},
+        coherence_ignored{0}, flushes{0};
+  };
+  /// What a flight ends with.
+  struct Outcome {
+    Result<CachedBytes> answer;
+    Ticks life = 0;  // in L1; 0: not kept
+    bool told_absent = false;
+  };
+  using End = Exchange::End;
+
+  // table.cpp
+  [[nodiscard]] client::LiveCore& core() const noexcept;
+  [[nodiscard]] Ticks now() const noexcept;
+  [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[(hash >> 20) & (shards_.size() - 1)]; }
+  [[nodiscard]] Result<void> check_kind(const BrandedId& id) const;
+  [[nodiscard]] Ticks shortened_ttl();
+  void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version);
+  static void mark_early(Watch& watch) noexcept;
+  static void release(Shard& shard, std::uint64_t id);
+  [[nodiscard]] FlightPointer start_flight(Watch& watch, const BrandedId& id) const;
+  void refresh(Flight& flight, bool reads_l2);
+  enum class Told : std::uint8_t { here, by_push };
+  void change(const BrandedId& id, Told told);
+  /// Who reads the answer: a caller who waits for a reply may drive the main connection, all others leave it to the
+  /// library's thread.
+  enum class ReadBy : std::uint8_t { library, caller };
+  /// On the main connection, or under tracking on the one that hears.
+  void send_main(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
+  void send(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
+  void put_script(const BrandedId& id, const BrandedId& version, std::string_view value,
+                  std::chrono::milliseconds deadline, ReadBy reader, End end);
+
+  // flight.cpp
+  void read(std::span<const FlightPointer> flights, ReadBy reader);
+  void read_done(std::span<const FlightPointer> flights, Result<std::vector<Value>> answers);
+  void read_one(const FlightPointer& flight, const Value& ttl, const Value& frame);
+  void without_l2(const FlightPointer& flight, Error why);
+  void read_again(const FlightPointer& flight, const Frame& newer);
+  void load(const FlightPointer& flight);
+  void loaded(const FlightPointer& flight, LoadedBytes result);
+  void fill(const FlightPointer& flight, std::string value);
+  void filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers);
+  void fill_by_script(const FlightPointer& flight, const std::string& value);
+  void written(const FlightPointer& flight, std::string value, bool over_nothing);
+  void land(const FlightPointer& flight, Outcome outcome);
+
+  // writes.cpp
+  struct Writing {
+    BrandedId id;
+    BrandedId version;
+    std::string value;
+    std::uint32_t generation = 0;
+    std::uint64_t evictions = 0;
+  };
+  [[nodiscard]] Result<CachePut> put_done(const Writing& writing, Result<std::vector<Value>> answers);
+
+  const std::shared_ptr<client::Core> core_;
+  const CacheOptions options_;
+  const TableKeys keys_;
+  const LoadBytes load_;
+  const LoadBytesAsync load_async_;
+  const std::uint64_t opened_ms_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  LoadPool pool_;
+  std::shared_ptr<CoherenceLink> coherence_;
+  std::atomic<bool> closed_{false};
+  alignas(64) std::atomic<std::uint32_t> generation_{1};
+  std::atomic<bool> serving_{false};
+  Counters counters_;
+  std::atomic<std::uint64_t> random_{0x9E3779B97F4A7C15};
+};
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,133 @@
+// Puts and invalidations.
+#include <utility>
+
+#include "cache/table.hpp"
+#include "client/live_core.hpp"
+#include "result/try.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace cache {
+namespace {
+
+template <typename T>
+[[nodiscard]] Promise<T>* promise(const Table& table) {
+  auto* call = new Promise<T>;
+  call->default_target = table.continues_on();
+  call->retain();
+  return call;
+}
+/// The reply of a promise whose other reference somebody who settles it has.
+template <typename T>
+[[nodiscard]] Reply<T> reply_of(Promise<T>* call) {
+  return Reply<T>(detail::CallPointer<detail::CallOf<T>>(call));
+}
+
+}  // namespace
+
+Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version) {
+  ECHOMQ_CHECK(check_kind(id));
+  if (value.size() > kMaxValue)
+    return fail(Errc::invalid_argument, "value is longer than 512 MiB");
+  if (closed_.load(std::memory_order_acquire))
+    return fail(Errc::client_closed, "the cache is closed", Repeat::safe);
+  if (!version) {
+    ECHOMQ_TRY(version, core_->mint(options_.kind));
+  }
+  Writing writing{.id = id, .version = *version, .value = std::string(value)};
+  const std::uint64_t key = id.value();
+  Shard& shard = shard_of(mix(key));
+  {
+    const std::lock_guard lock(shard.mutex);
+    Watch& watch = shard.watches[key];
+    ++watch.users;
+    writing.generation = generation_.load(std::memory_order_seq_cst);
+    writing.evictions = watch.evictions;
+  }
+  auto* call = promise<CachePut>(*this);
+  auto end = [self = shared_from_this(), writing = std::move(writing), call](Result<std::vector<Value>> answers) {
+    call->settle(self->put_done(writing, std::move(answers)));
+    call->release();
+  };
+  put_script(id, *version, value, core_->options().deadline, ReadBy::caller, std::move(end));
+  call->source = core().source();
+  return reply_of(call);
+}
+
+Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Value>> answers) {
+  const std::uint64_t id = writing.id.value();
+  const std::uint64_t version = writing.version.value();
+  Shard& shard = shard_of(mix(id));
+  const bool answered = answers && !answers->back().is_error();
+  const bool stored = answered && answers->back().kind() == Value::Kind::integer;
+  std::optional<Frame> newer;
+  if (answered && !stored)
+    newer = read_frame(answers->back().as_text().value_or(std::string_view()));
+
+  const std::lock_guard lock(shard.mutex);
+  Watch& watch = shard.watches[id];
+  const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
+  if (!stored && !newer) {
+    // Written or not, nobody knows: whatever this process has may be old now.
+    shard.l1.erase(id);
+    ++watch.evictions;
+    mark_early(watch);
+    release(shard, id);
+    if (!answers)
+      return std::unexpected<Error>(std::move(answers).error());
+    if (answers->back().is_error())
+      return std::unexpected<Error>(wire::to_error(answers->back().error_text()));
+    return fail(Errc::protocol_error, "cache_put: unexpected reply");
+  }
+  const std::uint64_t known = stored ? version : newer->version.value();
+  heard_version(shard, writing.id, known);
+  const Ticks at = now();
+  const auto held = shard.l1.version_of(id, at, generation);
+  const bool sound = stored && watch.evictions == writing.evictions && watch.floor <= version &&
+                     writing.generation == generation && serving();
+  if (sound && (!held || *held <= version)) {
+    const NewRow row{.id = id,
+                     .version = writing.version,
+                     .value = writing.value,
+                     .now = at,
+                     .expires = at + shortened_ttl(),
+                     .generation = generation};
+    if (!shard.l1.put(row))
+      counters_.too_large.fetch_add(1, std::memory_order_relaxed);
+  } else if (held && *held < known) {
+    shard.l1.erase(id);
+  }
+  release(shard, id);
+  return stored ? CachePut::stored : CachePut::superseded;
+}
+
+Reply<void> Table::invalidate(const BrandedId& id) {
+  ECHOMQ_CHECK(check_kind(id));
+  if (closed_.load(std::memory_order_acquire))
+    return fail(Errc::client_closed, "the cache is closed", Repeat::safe);
+  change(id, Told::here);
+  auto* call = promise<void>(*this);
+  auto end = [self = shared_from_this(), id, call](Result<std::vector<Value>> answers) {
+    // Once more: what was read between the first time and the deletion was the deleted row.
+    self->change(id, Told::here);
+    Result<void> outcome;
+    if (!answers) {
+      outcome = std::unexpected<Error>(std::move(answers).error());
+    } else if (answers->back().is_error()) {
+      outcome = std::unexpected<Error>(wire::to_error(answers->back().error_text()));
+    }
+    call->settle(std::move(outcome));
+    call->release();
+  };
+  const auto key = keys_.row(id);
+  const bool on_main = options_.coherence != Coherence::tracking;
+  if (on_main)
+    call->source = core().source();
+  send(Exchange::command(std::move(end), "DEL", key.view()), core_->options().deadline,
+       on_main ? ReadBy::caller : ReadBy::library);
+  return reply_of(call);
+}
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,178 @@
+// Several requests that follow from each other, one answer: for verbs that take steps.
+//
+// A verb of this kind asks (any number of requests, of which a bounded number is on the way at a time), hears each
+// answer, and, whenever nothing is left on the way, either asks again or concludes.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "client/core.hpp"
+#include "echomq/detail/call.hpp"
+#include "echomq/reply.hpp"
+#include "queue/arguments.hpp"
+#include "queue/checks.hpp"
+#include "resp/encode.hpp"
+#include "wire/request.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace queue {
+
+/// Never on the wire itself: its requests are, each of which holds a reference. `heard` and `go_on` run one at a time,
+/// on whatever thread brings the answers, with the conversation's lock held: they must not block.
+template <typename T>
+class Conversation : public detail::CallOf<T> {
+ public:
+  /// Sends what `go_on` asks first. The maker's reference becomes the reply's.
+  [[nodiscard]] Reply<T> begin() {
+    detail::CallPointer<detail::CallOf<T>> mine(this);
+    turn();
+    return Reply<T>(std::move(mine));
+  }
+  void accept(const resp::View&) noexcept override {}
+
+ protected:
+  /// Requests on the way at a time.
+  static constexpr std::size_t kWindow = 256;
+
+  /// `limit` is the deadline of the whole; without one each request has the client's.
+  Conversation(const client::Core& core, std::optional<Milliseconds> limit)
+      : core_(std::const_pointer_cast<client::Core>(core.shared_from_this())) {
+    if (limit)
+      until_ = detail::Clock::now() + std::min<Milliseconds>(*limit, std::chrono::days{365});
+  }
+  ~Conversation() override = default;
+  void destroy() noexcept override { delete this; }
+
+  /// One answer. `sent_twice`: this may be what the second execution said.
+  virtual void heard(std::size_t tag, Result<Value> answer, bool sent_twice) = 0;
+  /// Everything asked is answered: asks again and gives nothing, or concludes.
+  [[nodiscard]] virtual std::optional<Result<T>> go_on() = 0;
+
+  /// From within `heard` and `go_on`.
+  void ask(std::size_t tag, std::span<const std::string_view> parts, const script::ScriptSource* of_script,
+           Repeat again) {
+    Request* asked = Request::make(*this, tag, parts);
+    asked->script = of_script;
+    waiting_.emplace_back(asked, again);
+  }
+  void ask(std::size_t tag, const script::ScriptSource& of_script, std::span<const std::string_view> keys,
+           std::span<const std::string_view> arguments) {
+    const ScriptParts parts(of_script, keys, arguments);
+    ask(tag, parts.parts(), &of_script, Repeat::safe);
+  }
+
+ private:
+  class Request final : public detail::Call {
+   public:
+    static Request* make(Conversation& whole, std::size_t tag, std::span<const std::string_view> parts) {
+      const std::size_t size = resp::encoded_size(parts);
+      void* memory = ::operator new(sizeof(Request) + size);
+      auto* call = ::new (memory) Request(whole, tag);
+      char* const bytes = reinterpret_cast<char*>(call + 1);
+      resp::encode_to(bytes, parts);
+      call->request = bytes;
+      call->request_size = static_cast<std::uint32_t>(size);
+      return call;
+    }
+    void accept(const resp::View& reply) noexcept override {
+      if (reply.is_error())
+        return fail(wire::to_error(reply.error_text()));
+      whole_->answered(tag_, resp::to_value(reply), resent);
+      publish();
+    }
+    void fail(Error error) noexcept override {
+      whole_->answered(tag_, std::unexpected<Error>(std::move(error)), resent);
+      publish();
+    }
+
+   private:
+    Request(Conversation& whole, std::size_t tag) : whole_((whole.retain(), &whole)), tag_(tag) {}
+    ~Request() override = default;
+    void destroy() noexcept override {
+      this->~Request();
+      ::operator delete(static_cast<void*>(this));
+    }
+    detail::CallPointer<Conversation> whole_;
+    std::size_t tag_;
+  };
+
+  struct Waiting {
+    Waiting(Request* adopted, Repeat how) : call(adopted), again(how) {}
+    detail::CallPointer<detail::Call> call;
+    Repeat again;
+  };
+
+  void answered(std::size_t tag, Result<Value> answer, bool sent_twice) {
+    {
+      const std::lock_guard lock(mutex_);
+      heard(tag, std::move(answer), sent_twice);
+      --on_the_way_;
+    }
+    turn();
+  }
+
+  /// Whoever finds nobody sending sends; an answer that comes meanwhile, also from within `submit`, leaves it to them.
+  void turn() {
+    std::unique_lock lock(mutex_);
+    if (sending_)
+      return;
+    sending_ = true;
+    for (;;) {
+      if (!waiting_.empty() && on_the_way_ < kWindow) {
+        Waiting one = std::move(waiting_.front());
+        waiting_.pop_front();
+        ++on_the_way_;
+        lock.unlock();
+        one.call->retain();  // the wire's
+        core_->submit(one.call.get(), settings(one.again, left()));
+        lock.lock();
+        // Whoever waits for the whole drives the connection of its first request, and continues where that one does.
+        if (this->source == nullptr) {
+          this->source = one.call->source;
+          this->default_target = one.call->default_target;
+        }
+        continue;
+      }
+      if (!waiting_.empty() || on_the_way_ > 0)
+        break;
+      if (auto result = go_on()) {
+        lock.unlock();
+        // `sending_` stays: nothing follows.
+        if (this->win()) {  // else cancelled meanwhile
+          this->store(*std::move(result));
+          this->publish();
+        }
+        return;
+      }
+    }
+    sending_ = false;
+  }
+
+  [[nodiscard]] std::optional<Milliseconds> left() const {
+    if (!until_)
+      return std::nullopt;
+    return std::max(std::chrono::ceil<Milliseconds>(*until_ - detail::Clock::now()), Milliseconds{1});
+  }
+
+  const std::shared_ptr<client::Core> core_;
+  std::optional<detail::Clock::time_point> until_;
+  std::mutex mutex_;
+  std::deque<Waiting> waiting_;  // guarded by mutex_
+  std::size_t on_the_way_ = 0;   // guarded by mutex_
+  bool sending_ = false;         // guarded by mutex_
+};
+
+}  // namespace queue
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,606 @@
+// Routing, redirection and the slot map of a cluster.
+#include "wire/cluster.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <future>
+#include <utility>
+
+#include "wire/request.hpp"
+#include "wire/request_keys.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace wire {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The node that has the deployment's own keys; also the one for commands without a key.
+constexpr std::string_view kVersionKey = "{emq}:version";
+constexpr std::uint32_t kHomeSlot = keyspace::slot(kVersionKey);
+
+/// The map is not asked for more often.
+constexpr milliseconds kRefreshGap{100};
+constexpr milliseconds kRefreshDeadline{1000};
+/// Held calls are looked at so often, and let go after so long whatever the old node does.
+constexpr milliseconds kWatch{10};
+constexpr milliseconds kLongestHold{1000};
+/// Nodes that contradict each other for a while are asked again and again, from here on at the pace of a wait.
+constexpr std::uint8_t kQuickRedirects = 3;
+constexpr milliseconds kRedirectPause{20};
+constexpr std::uint8_t kMostRedirects = 250;
+
+}  // namespace
+
+Cluster::Cluster(boost::asio::io_context& io, Settings settings, Connect connect, Counters& counters,
+                 Link::LogFunction log, std::function<void()> on_change)
+    : io_(io),
+      settings_(std::move(settings)),
+      connect_(std::move(connect)),
+      counters_(counters),
+      log_(std::move(log)),
+      on_change_(std::move(on_change)),
+      refresh_timer_(io),
+      watch_timer_(io) {}
+
+Cluster::~Cluster() = default;
+
+// Opening.
+
+Result<void> Cluster::open() {
+  Error why(Errc::unreachable, "no node of the cluster", Repeat::safe);
+  bool mapped = false;
+  for (const Endpoint& seed : settings_.seeds) {
+    const std::shared_ptr<Link> link = connect_(seed, nullptr, nullptr);
+    link->start();
+    const auto until = detail::Clock::now() + settings_.connect_timeout + milliseconds(200);
+    Result<void> live = link->wait_live(until);
+    Result<Ranges> ranges = Ranges();
+    if (live) {
+      auto answered = std::make_shared<std::promise<Result<Ranges>>>();
+      auto answer = answered->get_future();
+      ask(link, [answered](Result<Ranges> result) { answered->set_value(std::move(result)); });
+      ranges = answer.get();  // the call's deadline bounds it
+    } else {
+      ranges = std::unexpected(std::move(live).error());
+    }
+    link->close(Error(Errc::client_closed, "the map is read", Repeat::safe));
+    if (!ranges) {
+      why = std::move(ranges).error();
+      // Another node would say the same.
+      if (why.is(Errc::version_mismatch))
+        return fail(std::move(why));
+      continue;
+    }
+    if (ranges->empty()) {
+      why = Error(Errc::cluster_down, seed.to_string() + " knows no node that serves a slot", Repeat::safe);
+      continue;
+    }
+    apply(*ranges);
+    mapped = true;
+    break;
+  }
+  if (!mapped)
+    return fail(std::move(why));
+
+  std::shared_ptr<Link> fence;
+  {
+    const Lock lock(mutex_);
+    Node* owner = slots_[kHomeSlot];
+    if (owner == nullptr)
+      return fail(Errc::cluster_down, "no node serves the slot of " + std::string(kVersionKey), Repeat::safe);
+    fence = link_of(*owner).shared_from_this();
+  }
+  return fence->wait_live(detail::Clock::now() + settings_.connect_timeout + milliseconds(200));
+}
+
+// Nodes. All of these want mutex_, in whole where they change something.
+
+bool Cluster::is_live(const Node* node) { return node != nullptr && node->link && node->link->live(); }
+
+Cluster::Node* Cluster::any_node() const {
+  // The same for all clients while it is well, so that a publication finds the subscribers that its sender counts.
+  if (Node* const home = slots_[kHomeSlot]; is_live(home))
+    return home;
+  Node* chosen = nullptr;
+  for (const auto& node : nodes_) {
+    if (!node->serves)
+      continue;
+    if (is_live(node.get()))
+      return node.get();
+    if (chosen == nullptr || (node->link && !chosen->link))
+      chosen = node.get();
+  }
+  return chosen != nullptr ? chosen : nodes_.front().get();
+}
+
+Cluster::Node* Cluster::node_of(std::uint32_t slot) const {
+  Node* const owner = slot < slots_.size() ? slots_[slot] : nullptr;
+  return owner != nullptr ? owner : any_node();  // any will say what is wrong
+}
+
+Cluster::Node& Cluster::node_at(const Endpoint& endpoint) {
+  const auto found = std::ranges::find_if(nodes_, [&](const auto& node) { return node->endpoint == endpoint; });
+  if (found != nodes_.end())
+    return **found;
+  return *nodes_.emplace_back(std::make_unique<Node>(*this, endpoint));
+}
+
+Link& Cluster::link_of(Node& node) {
+  if (!node.link) {
+    node.link = connect_(node.endpoint, this, &node);
+    if (closed_) {
+      node.link->close(close_error_);
+    } else {
+      node.link->start();
+    }
+  }
+  return *node.link;
+}
+
+Endpoint Cluster::owner_of(std::uint32_t slot) const {
+  const std::shared_lock lock(mutex_);
+  return node_of(slot)->endpoint;
+}
+
+std::shared_ptr<Link> Cluster::link_to(const Endpoint& node) {
+  const Lock lock(mutex_);
+  return link_of(node_at(node)).shared_from_this();
+}
+
+std::unique_ptr<Endpoint> Cluster::live_node(const Endpoint* avoided) const {
+  const std::shared_lock lock(mutex_);
+  const auto fits = [&](const Node* node) {
+    return is_live(node) && node->serves && (avoided == nullptr || node->endpoint != *avoided);
+  };
+  if (fits(slots_[kHomeSlot]))
+    return std::make_unique<Endpoint>(slots_[kHomeSlot]->endpoint);
+  for (const auto& node : nodes_) {
+    if (fits(node.get()))
+      return std::make_unique<Endpoint>(node->endpoint);
+  }
+  return nullptr;
+}
+
+bool Cluster::is_connected(const Endpoint& endpoint) const {
+  const std::shared_lock lock(mutex_);
+  return std::ranges::any_of(nodes_,
+                             [&](const auto& node) { return node->endpoint == endpoint && is_live(node.get()); });
+}
+
+std::vector<std::shared_ptr<Link>> Cluster::every_node() {
+  const Lock lock(mutex_);
+  std::vector<std::shared_ptr<Link>> out;
+  for (const auto& node : nodes_) {
+    if (node->serves)
+      out.push_back(link_of(*node).shared_from_this());
+  }
+  return out;
+}
+
+// Calls.
+
+void Cluster::end(detail::Call* call, const Error& why) {
+  if (call->win())
+    call->fail(why);
+  call->release();
+}
+
+Result<void> Cluster::route(detail::Call& call) {
+  if (call.slot != detail::Call::kUnrouted)
+    return {};
+  auto slot = slot_of_request({call.request, call.request_size});
+  if (!slot)
+    return std::unexpected(std::move(slot).error());
+  call.slot = *slot;
+  return {};
+}
+
+void Cluster::submit(detail::Call* call, bool may_block) {
+  if (Result<void> routed = route(*call); !routed)
+    return end(call, routed.error());
+  for (;;) {
+    std::shared_lock lock(mutex_);
+    if (closed_) {
+      const Error why = close_error_;
+      lock.unlock();
+      return end(call, why);
+    }
+    if (!held_.empty()) {
+      if (const auto held = held_.find(call->slot); held != held_.end()) {
+        const Node* before = held->second.from != nullptr ? held->second.from : node_of(call->slot);
+        call->source = before->link.get();
+        counters_.commands.fetch_add(1, std::memory_order_relaxed);
+        const std::lock_guard guard(held_mutex_);
+        held->second.later.push(call);
+        return;
+      }
+    }
+    Node* const node = node_of(call->slot);
+    if (!node->link) {
+      lock.unlock();
+      const Lock opening(mutex_);
+      (void)link_of(*node);
+      continue;
+    }
+    // Under the lock, so that no call reaches a node after its slot was taken from it and earlier calls were sent on.
+    switch (node->link->try_submit(call)) {
+      case Link::Taken::accepted: return;
+      case Link::Taken::full:
+        if (may_block && detail::Clock::now() < call->deadline) {
+          const std::shared_ptr<Link> link = node->link;
+          lock.unlock();
+          link->wait_for_room(call->deadline);
+          continue;
+        }
+        [[fallthrough]];
+      case Link::Taken::overloaded:
+        lock.unlock();
+        counters_.overloads.fetch_add(1, std::memory_order_relaxed);
+        return end(call, Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
+      case Link::Taken::closed:
+        lock.unlock();
+        return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+    }
+  }
+}
+
+void Cluster::submit_internal(detail::Call* call) {
+  call->internal = true;
+  if (Result<void> routed = route(*call); !routed)
+    return end(call, routed.error());
+  std::shared_ptr<Link> link;
+  {
+    const Lock lock(mutex_);
+    link = link_of(*node_of(call->slot)).shared_from_this();
+  }
+  link->submit_internal(call);
+}
+
+void Cluster::when_ready(detail::CallOf<void>* waiter) {
+  std::shared_ptr<Link> fullest;
+  {
+    const std::shared_lock lock(mutex_);
+    std::size_t most = 0;
+    for (const auto& node : nodes_) {
+      const auto& link = node->link;
+      if (link && (!fullest || link->pending() > most)) {
+        fullest = link;
+        most = link->pending();
+      }
+    }
+  }
+  fullest->when_ready(waiter);
+}
+
+std::size_t Cluster::pending() const {
+  const std::shared_lock lock(mutex_);
+  std::size_t sum = 0;
+  for (const auto& node : nodes_) {
+    if (node->link)
+      sum += node->link->pending();
+  }
+  return sum;
+}
+
+bool Cluster::live() const {
+  const std::shared_lock lock(mutex_);
+  return std::ranges::any_of(nodes_, [](const auto& node) { return is_live(node.get()); });
+}
+
+void Cluster::close(const Error& why) {
+  CallQueue held;
+  {
+    const Lock lock(mutex_);
+    if (closed_)
+      return;
+    closed_ = true;
+    close_error_ = why;
+    for (auto& [slot, calls] : held_) {
+      held.append(std::move(calls.moved));
+      held.append(std::move(calls.later));
+    }
+    held_.clear();
+    for (const auto& node : nodes_) {
+      if (node->link)
+        node->link->close(why);
+    }
+  }
+  while (detail::Call* call = held.pop())
+    end(call, why);
+  boost::asio::post(io_, [self = shared_from_this()] {
+    self->refresh_timer_.cancel();
+    self->watch_timer_.cancel();
+    if (self->asked_)
+      self->asked_->close(self->close_error_);
+  });
+}
+
+// Redirection.
+
+bool Cluster::moved(const Link& from, std::string_view error_text, std::vector<SlotMove>& moves) {
+  if (error_text.starts_with("CLUSTERDOWN"))
+    want_refresh();
+  std::optional<SlotMove> move = parse_moved(error_text, from.endpoint());
+  if (!move)
+    return false;
+  // Usually a whole pipeline on one slot.
+  if (moves.empty() || moves.back().slot != move->slot || moves.back().to != move->to)
+    moves.push_back(*std::move(move));
+  return true;
+}
+
+void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& moves) {
+  CallQueue given_up;
+  CallQueue closed;
+  {
+    const Lock lock(mutex_);
+    if (closed_) {
+      closed.swap(calls);
+    } else {
+      std::vector<std::pair<std::uint32_t, Node*>> changes;
+      for (const SlotMove& move : moves)
+        changes.emplace_back(move.slot, &node_at(move.to));
+      change_hands(changes);
+    }
+    const TimePoint now = detail::Clock::now();
+    std::map<Node*, CallQueue> direct;
+    while (detail::Call* call = calls.pop()) {
+      call->moved = false;
+      call->replies = commands_of_request({call->request, call->request_size});
+      if (!call->resent)
+        call->first_written = TimePoint{};  // it had no effect where it was
+      if (++call->redirects > kMostRedirects) {
+        given_up.push(call);
+        continue;
+      }
+      counters_.redirects.fetch_add(1, std::memory_order_relaxed);
+      if (call->redirects > kQuickRedirects && !held_.contains(call->slot))
+        held_[call->slot].until = now + kRedirectPause;
+      if (const auto held = held_.find(call->slot); held != held_.end()) {
+        held->second.moved.push(call);
+      } else {
+        direct[node_of(call->slot)].push(call);
+      }
+    }
+    for (auto& [node, queue] : direct)
+      link_of(*node).take_over(std::move(queue));
+    if (!held_.empty())
+      let_go();
+  }
+  while (detail::Call* call = closed.pop())
+    end(call, close_error_);
+  while (detail::Call* call = given_up.pop())
+    end(call, Error(Errc::moved, "the nodes do not agree who serves its slot", Repeat::safe));
+  keep_watch();
+  want_refresh();
+}
+
+/// Slots get new owners; `let_go` is due afterwards. Wants mutex_.
+void Cluster::change_hands(const std::vector<std::pair<std::uint32_t, Node*>>& changes) {
+  std::map<Node*, std::vector<std::uint32_t>> taken;
+  for (const auto& [slot, to] : changes) {
+    Node* const before = std::exchange(slots_[slot], to);
+    if (to != nullptr)
+      to->serves = true;
+    if (before != nullptr && before != to && before->link)
+      taken[before].push_back(slot);
+  }
+  const TimePoint now = detail::Clock::now();
+  for (auto& [before, slots] : taken) {
+    Link::Slots pending;
+    before->link->add_pending_slots(pending);
+    for (const std::uint32_t slot : slots) {
+      if (pending.test(slot) && !held_.contains(slot)) {
+        Held& held = held_[slot];
+        held.from = before;
+        held.until = now + kLongestHold;
+      }
+    }
+  }
+}
+
+/// Sends on what need not be held any longer. Wants mutex_.
+void Cluster::let_go() {
+  const TimePoint now = detail::Clock::now();
+  std::map<Node*, Link::Slots> pending;
+  for (const auto& [slot, held] : held_) {
+    Node* const from = held.from;
+    if (from == nullptr || pending.contains(from))
+      continue;
+    Link& link = *from->link;
+    if (!link.live()) {
+      // What a lost connection would send again when it is back goes to the new owner instead.
+      CallQueue waiting;
+      link.extract_waiting(
+          [&](const detail::Call& call) {
+            const auto found = held_.find(call.slot);
+            return found != held_.end() && found->second.from == from && slots_[call.slot] != from;
+          },
+          waiting);
+      while (detail::Call* call = waiting.pop())
+        held_[call->slot].moved.push(call);
+    }
+    link.add_pending_slots(pending[from]);
+  }
+  for (auto at = held_.begin(); at != held_.end();) {
+    Held& held = at->second;
+    const bool due = now >= held.until || (held.from != nullptr && !pending[held.from].test(at->first));
+    if (!due) {
+      ++at;
+      continue;
+    }
+    CallQueue all = std::move(held.moved);
+    all.append(std::move(held.later));
+    if (!all.empty())
+      link_of(*node_of(at->first)).take_over(std::move(all));
+    at = held_.erase(at);
+  }
+}
+
+void Cluster::keep_watch() {
+  boost::asio::post(io_, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self || self->watching_)
+      return;
+    {
+      const Lock lock(self->mutex_);
+      if (self->closed_)
+        return;
+      if (!self->held_.empty())
+        self->let_go();
+      if (self->held_.empty())
+        return;
+    }
+    self->watching_ = true;
+    self->watch_timer_.expires_after(kWatch);
+    self->watch_timer_.async_wait([weak](const boost::system::error_code&) {
+      if (const auto again = weak.lock()) {
+        again->watching_ = false;
+        again->keep_watch();
+      }
+    });
+  });
+}
+
+// The map.
+
+void Cluster::node_lost() {
+  want_refresh();
+  on_change_();
+}
+
+void Cluster::want_refresh() {
+  if (refresh_wanted_.exchange(true, std::memory_order_acq_rel))
+    return;
+  boost::asio::post(io_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock())
+      self->refresh();
+  });
+}
+
+/// On the library's thread.
+void Cluster::refresh() {
+  if (refreshing_)
+    return;
+  std::shared_ptr<Link> link;
+  std::vector<Endpoint> others;
+  {
+    const std::shared_lock lock(mutex_);
+    if (closed_)
+      return;
+    const TimePoint now = detail::Clock::now();
+    if (now < last_refresh_ + kRefreshGap) {
+      refresh_timer_.expires_at(last_refresh_ + kRefreshGap);
+      refresh_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+        const auto self = weak.lock();
+        if (self && !error)
+          self->refresh();
+      });
+      return;
+    }
+    last_refresh_ = now;
+    ++next_asked_;
+    for (std::size_t i = 0; i < nodes_.size() && !link; ++i) {
+      const auto& node = nodes_[(next_asked_ + i) % nodes_.size()];
+      if (node->link && node->link->live())
+        link = node->link;
+      others.push_back(node->endpoint);
+    }
+    others.insert(others.end(), settings_.seeds.begin(), settings_.seeds.end());
+  }
+  refreshing_ = true;
+  refresh_wanted_.store(false, std::memory_order_release);
+  if (!link) {
+    // Nobody is connected: a connection for this question alone.
+    asked_ = connect_(others[next_asked_ % others.size()], nullptr, nullptr);
+    asked_->start();
+    link = asked_;
+  }
+  counters_.map_refreshes.fetch_add(1, std::memory_order_relaxed);
+  ask(std::move(link), [weak = weak_from_this()](Result<Ranges> ranges) {
+    const auto self = weak.lock();
+    if (!self)
+      return;
+    boost::asio::post(self->io_, [weak, ranges = std::move(ranges)]() mutable {
+      if (const auto again = weak.lock())
+        again->refreshed(std::move(ranges));
+    });
+  });
+}
+
+void Cluster::ask(std::shared_ptr<Link> link, std::function<void(Result<Ranges>)> then) {
+  constexpr std::string_view kParts[] = {"CLUSTER", "SLOTS"};
+  auto decode = [from = link->endpoint()](const Answer& answer) { return parse_cluster_slots(answer.view, from); };
+  using Ask = BoundCall<Ranges, decltype(decode), true>;
+  detail::CallOf<Ranges>* call = Ask::make(kParts, decode);
+  call->slot = detail::Call::kAnySlot;
+  call->deadline = detail::Clock::now() + kRefreshDeadline;
+  struct OnEnd {
+    detail::CallOf<Ranges>* call;
+    std::function<void(Result<Ranges>)> then;
+    static void run(void* raw) noexcept {
+      const std::unique_ptr<OnEnd> self(static_cast<OnEnd*>(raw));
+      self->then(self->call->take());
+      self->call->release();
+    }
+  };
+  call->retain();
+  (void)call->on_done(nullptr, Continuation(&OnEnd::run, new OnEnd{call, std::move(then)}));
+  link->submit_internal(call);
+}
+
+void Cluster::refreshed(Result<Ranges> ranges) {
+  refreshing_ = false;
+  if (const std::shared_ptr<Link> asked = std::exchange(asked_, nullptr))
+    asked->close(Error(Errc::client_closed, "the map is read", Repeat::safe));
+  {
+    const std::shared_lock lock(mutex_);
+    if (closed_)
+      return;
+  }
+  if (ranges && !ranges->empty()) {
+    apply(*ranges);
+    on_change_();
+    if (refresh_wanted_.load(std::memory_order_acquire))
+      refresh();
+    return;
+  }
+  log_(LogLevel::warning, "slot_map_failed", ranges ? "no node serves a slot" : ranges.error().message());
+  refresh_wanted_.store(true, std::memory_order_release);
+  refresh();
+}
+
+void Cluster::apply(const Ranges& ranges) {
+  {
+    const Lock lock(mutex_);
+    std::vector<Node*> owners(slots_.size(), nullptr);
+    for (const auto& node : nodes_)
+      node->serves = false;
+    for (const SlotRange& range : ranges) {
+      Node& node = node_at(range.owner);
+      node.serves = true;
+      std::fill(owners.begin() + range.first, owners.begin() + range.last + 1, &node);
+    }
+    std::vector<std::pair<std::uint32_t, Node*>> changes;
+    for (std::uint32_t slot = 0; slot < owners.size(); ++slot) {
+      if (owners[slot] != slots_[slot])
+        changes.emplace_back(slot, owners[slot]);
+    }
+    change_hands(changes);
+    for (const auto& node : nodes_) {
+      const auto& link = node->link;
+      if (node->serves || !link || link->pending() > 0 ||
+          std::ranges::any_of(held_, [&](const auto& held) { return held.second.from == node.get(); }))
+        continue;
+      link->close(Error(Errc::disconnected, node->endpoint.to_string() + " serves no slots any more", Repeat::safe));
+      retired_.push_back(std::move(node->link));
+    }
+  }
+  keep_watch();
+}
+
+}  // namespace wire
+}  // namespace v1
+}  // namespace echomq

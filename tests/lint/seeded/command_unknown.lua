@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- command_unknown: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+redis.call('FLUSHALL')
+return 1
+-- seeded: command
+-- registry: {"name": "command_unknown", "path": "lua/canonical/queue/command_unknown.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+-- compare_ids: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+local head = redis.call('ZRANGE', pending, 0, 0)[1]
+if head and head < id then return 0 end
+return 1
+-- seeded: compare
+-- registry: {"name": "compare_ids", "path": "lua/canonical/queue/compare_ids.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- fields_of_meta: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+redis.call('HSET', p .. 'meta', 'pausd', '1')
+return 1
+-- seeded: fields
+-- registry: {"name": "fields_of_meta", "path": "lua/canonical/queue/fields_of_meta.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- keys_through_a_function: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+local function put(key, member)
+  redis.call('ZADD', key, 0, member)
+end
+put(pending, id)
+put(redis.call('HGET', row, 'payload'), id)
+return 1
+-- seeded: keys
+-- registry: {"name": "keys_through_a_function", "path": "lua/canonical/queue/keys_through_a_function.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- loop_for_ever: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+while true do
+  if redis.call('ZREM', pending, id) == 0 then break end
+end
+return 1
+-- seeded: loop
+-- registry: {"name": "loop_for_ever", "path": "lua/canonical/queue/loop_for_ever.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

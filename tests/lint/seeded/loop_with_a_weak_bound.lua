@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- loop_with_a_weak_bound: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+local bound, member = 100, nil
+repeat
+  bound = bound - 1
+  member = redis.call('ZPOPMIN', pending)[1]
+until not member and bound <= 0
+return 1
+-- seeded: loop
+-- registry: {"name": "loop_with_a_weak_bound", "path": "lua/canonical/queue/loop_with_a_weak_bound.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

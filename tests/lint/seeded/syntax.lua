@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+-- syntax: a seeded violation.
+-- KEYS[1] row of the job   KEYS[2] pending
+-- ARGV[1] job id   ARGV[2] base emq:{q}:
+-- Replies: 1.
+local row, pending = KEYS[1], KEYS[2]
+local id, p = ARGV[1], ARGV[2]
+redis.call('HSET', row, 'state', 'pending')
+redis.call('ZADD', pending, 0, id)
+local wake = p .. 'wake'
+if then return 1 end
+-- seeded: syntax
+-- registry: {"name": "syntax", "path": "lua/canonical/queue/syntax.lua", "origin": "canonical", "keys": ["job", "pending"], "argv": [{"name": "id"}, {"name": "base"}], "replies": ["1"], "refusals": [], "reads_clock": false, "at_maxmemory": "runs", "writes": true}

@@ -1,0 +1,350 @@
+// Consumer groups: the single commands, and the consumer's loop with what the canonical one gets wrong.
+#include <atomic>
+#include <map>
+#include <set>
+
+#include "server/bus_fixture.hpp"
+
+namespace echomq::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class BusGroup : public BusServerTest {
+ protected:
+  [[nodiscard]] StreamGroup group() { return stream().group("g").value(); }
+  [[nodiscard]] std::int64_t pending() { return raw("XPENDING", kKey, "g")[0].as_integer().value(); }
+
+  /// Collects what a consumer is given.
+  struct Seen {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::pair<std::string, std::uint64_t>> messages;  // field k, attempts; guarded by mutex
+    std::map<std::string, int> poison;                            // values that fail so often; guarded by mutex
+
+    [[nodiscard]] StreamHandler handler() {
+      return [this](const StreamMessage& message) {
+        const std::lock_guard lock(mutex);
+        const std::string value = *message.record.find("k");
+        messages.emplace_back(value, message.attempts);
+        changed.notify_all();
+        const auto fails = poison.find(value);
+        if (fails == poison.end() || fails->second == 0)
+          return Handled::done;
+        --fails->second;
+        return Handled::failed;
+      };
+    }
+    [[nodiscard]] bool wait(std::size_t count, std::chrono::milliseconds within = 10s) {
+      std::unique_lock lock(mutex);
+      return changed.wait_for(lock, within, [&] { return messages.size() >= count; });
+    }
+    [[nodiscard]] std::vector<std::string> values() {
+      const std::lock_guard lock(mutex);
+      std::vector<std::string> out;
+      for (const auto& [value, attempts] : messages)
+        out.push_back(value);
+      return out;
+    }
+  };
+
+  [[nodiscard]] GroupConsumer start(std::string_view name, Seen& seen, GroupConsumerOptions options = {}) {
+    auto consumer = GroupConsumer::start(group(), name, seen.handler(), std::move(options));
+    EXPECT_TRUE(consumer) << consumer.error().message();
+    return *std::move(consumer);
+  }
+};
+
+TEST_F(BusGroup, TheCommands) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  EXPECT_FALSE(group().create(GroupStart::latest).get().value()) << "it keeps its position";
+  append("1");
+  const EventId second = append("2");
+  EXPECT_THAT(group().read_new("c1", {.count = 1}).get().value(), SizeIs(1));
+  const auto rest = group().read_new("c1").get().value();
+  ASSERT_THAT(rest, SizeIs(1));
+  EXPECT_EQ(rest[0].record->id, second);
+  EXPECT_THAT(group().read_new("c1").get().value(), IsEmpty());
+
+  const auto own = group().read_own("c1").get().value();
+  ASSERT_THAT(own, SizeIs(2));
+  EXPECT_THAT(group().read_own("c1", own[0].entry).get().value(), SizeIs(1));
+  EXPECT_THAT(group().read_own("c2").get().value(), IsEmpty());
+
+  const std::string_view one[] = {own[0].entry};
+  EXPECT_EQ(group().acknowledge(one).get().value(), 1U);
+  EXPECT_EQ(group().acknowledge(one).get().value(), 0U);
+  EXPECT_EQ(group().acknowledge({}).get().value(), 0U);
+
+  std::this_thread::sleep_for(5ms);
+  EXPECT_THAT(group().claim_idle("c2", 1h).get().value().entries, IsEmpty());
+  const IdleClaim claim = group().claim_idle("c2", 2ms).get().value();
+  ASSERT_THAT(claim.entries, SizeIs(1));
+  EXPECT_EQ(claim.entries[0].record->id, second);
+  EXPECT_EQ(claim.next, "0-0");
+
+  const auto rows = group().pending().get().value();
+  ASSERT_THAT(rows, SizeIs(1));
+  EXPECT_EQ(rows[0].consumer, "c2");
+  EXPECT_EQ(rows[0].deliveries, 4U);
+  EXPECT_THAT(group().pending({.consumer = "c1"}).get().value(), IsEmpty());
+  EXPECT_THAT(group().pending({.min_idle = 1h}).get().value(), IsEmpty());
+
+  std::this_thread::sleep_for(20ms);
+  const std::string_view held[] = {rows[0].entry};
+  EXPECT_THAT(group().refresh("c2", held).get().value(), ElementsAre(rows[0].entry));
+  const auto fresh = group().pending().get().value();
+  EXPECT_LT(fresh[0].idle, 20ms);
+  EXPECT_EQ(fresh[0].deliveries, 4U) << "a refresh is no delivery";
+}
+
+TEST_F(BusGroup, WithoutAGroupTheErrorIsTyped) {
+  for (const Error& error : {group().read_new("c").get().error(), group().read_own("c").get().error(),
+                             group().claim_idle("c", 1ms).get().error(), group().pending().get().error()}) {
+    EXPECT_TRUE(error.is(Errc::no_group)) << error.message();
+  }
+}
+
+TEST_F(BusGroup, RemovedEntriesAreToldFromOthers) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  const EventId first = append("1");
+  append("2");
+  EXPECT_THAT(group().read_new("c1").get().value(), SizeIs(2));
+  EXPECT_EQ(stream().trim_to(1).get().value(), 1U);
+  const auto own = group().read_own("c1").get().value();
+  ASSERT_THAT(own, SizeIs(2));
+  EXPECT_FALSE(own[0].record);
+  EXPECT_EQ(own[0].entry, first.entry_id().text());
+  EXPECT_TRUE(own[1].record);
+  const IdleClaim claim = group().claim_idle("c2", 0ms).get().value();
+  EXPECT_THAT(claim.entries, SizeIs(1));
+  EXPECT_THAT(claim.deleted, ElementsAre(std::string(first.entry_id().text())));
+}
+
+TEST_F(BusGroup, AConsumerGetsNewRecordsAtOnceAndAcknowledges) {
+  Seen seen;
+  GroupConsumer consumer = start("c1", seen, {.beat = 20s});
+  const auto begin = std::chrono::steady_clock::now();
+  append("1");
+  ASSERT_TRUE(seen.wait(1));
+  append("2");
+  ASSERT_TRUE(seen.wait(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s) << "it waits on the server, not for a beat";
+  consumer.stop();
+  EXPECT_EQ(pending(), 0);
+  EXPECT_EQ(consumer.stats().handled, 2U);
+}
+
+TEST_F(BusGroup, StoppingDoesNotWaitForABeat) {
+  Seen seen;
+  GroupConsumer consumer = start("c1", seen, {.beat = 60s});
+  std::this_thread::sleep_for(30ms);
+  const auto begin = std::chrono::steady_clock::now();
+  consumer.stop();
+  consumer.stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
+TEST_F(BusGroup, AFailingBacklogEntryDoesNotKeepItFromNewOnes) {
+  // The canonical consumer reads its history from 0 again and again, and never comes to what is new.
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  append("poison");
+  append("trimmed");
+  EXPECT_THAT(group().read_new("c1").get().value(), SizeIs(2));
+  raw("XDEL", kKey, stream().info().get().value().top);
+  append("new");
+  Seen seen;
+  seen.poison["poison"] = 1000;
+  GroupConsumer consumer = start("c1", seen, {.min_idle = 60s});
+  ASSERT_TRUE(seen.wait(2));
+  consumer.stop();
+  EXPECT_THAT(seen.values(), ElementsAre("poison", "new"));
+  EXPECT_EQ(pending(), 1);
+  EXPECT_EQ(consumer.stats().deleted, 1U);
+}
+
+TEST_F(BusGroup, AFailedEntryComesBackWithItsCountWhenItWasIdle) {
+  Seen seen;
+  seen.poison["bad"] = 2;
+  GroupConsumer consumer = start("c1", seen, {.start = GroupStart::head, .min_idle = 30ms, .beat = 10ms});
+  append("bad");
+  ASSERT_TRUE(seen.wait(3));
+  consumer.stop();
+  EXPECT_EQ(pending(), 0);
+  ASSERT_GE(seen.messages.size(), 3U);
+  EXPECT_EQ(seen.messages[0].second, 1U);
+  EXPECT_EQ(seen.messages[1].second, 2U);
+  EXPECT_EQ(seen.messages[2].second, 3U);
+}
+
+TEST_F(BusGroup, AHandlerThatThrowsFailsThatRecordOnly) {
+  std::atomic<int> calls{0};
+  auto consumer = GroupConsumer::start(group(), "c1",
+                                       [&](const StreamMessage& message) -> Handled {
+                                         ++calls;
+                                         if (*message.record.find("k") == "bad")
+                                           throw std::runtime_error("no");
+                                         return Handled::done;
+                                       },
+                                       {.start = GroupStart::head});
+  ASSERT_TRUE(consumer);
+  append("bad");
+  append("good");
+  for (int i = 0; i < 500 && calls < 2; ++i)
+    std::this_thread::sleep_for(10ms);
+  consumer->stop();
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(pending(), 1);
+}
+
+TEST_F(BusGroup, IdleEntriesBehindAThousandBusyOnesAreTakenOver) {
+  // The canonical consumer always begins at 0, and XAUTOCLAIM looks through ten times COUNT.
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  std::vector<NewRecord> records(2000);
+  const auto results = stream().append_many(records).get().value();
+  for (const auto& result : results)
+    ASSERT_TRUE(result);
+  EXPECT_THAT(group().read_new("busy", {.count = 2000}).get().value(), SizeIs(2000));
+  append("behind");
+  const auto behind = group().read_new("dead").get().value();
+  ASSERT_THAT(behind, SizeIs(1));
+  raw("XCLAIM", kKey, "g", "dead", "0", behind[0].entry, "IDLE", "90000", "JUSTID");
+  Seen seen;
+  GroupConsumer consumer = start("c1", seen, {.min_idle = 60s});
+  ASSERT_TRUE(seen.wait(1));
+  consumer.stop();
+  EXPECT_THAT(seen.values(), ElementsAre("behind"));
+  EXPECT_EQ(consumer.stats().taken_over, 1U);
+}
+
+TEST_F(BusGroup, ALostGroupIsMadeAgainAndNothingIsPassedOver) {
+  append("old");
+  Seen seen;
+  GroupConsumer consumer = start("c1", seen, {.start = GroupStart::latest, .beat = 20ms});
+  append("1");
+  ASSERT_TRUE(seen.wait(1));
+  raw("XGROUP", "DESTROY", kKey, "g");
+  append("2");
+  for (int i = 0; i < 500; ++i) {
+    const auto now = seen.values();
+    if (std::find(now.begin(), now.end(), "2") != now.end())
+      break;
+    std::this_thread::sleep_for(10ms);
+  }
+  raw("DEL", kKey);
+  append("3");
+  for (int i = 0; i < 500; ++i) {
+    const auto now = seen.values();
+    if (std::find(now.begin(), now.end(), "3") != now.end())
+      break;
+    std::this_thread::sleep_for(10ms);
+  }
+  consumer.stop();
+  const auto got = seen.values();
+  EXPECT_THAT(got, ::testing::Contains("2"));
+  EXPECT_THAT(got, ::testing::Contains("3"));
+  EXPECT_THAT(got, ::testing::Not(::testing::Contains("old")));
+  EXPECT_GE(consumer.stats().groups_made, 2U);
+  EXPECT_LT(consumer.stats().errors, 20U) << "it does not spin";
+}
+
+TEST_F(BusGroup, AnIdleConsumerIsQuiet) {
+  Seen seen;
+  GroupConsumer consumer = start("c1", seen);
+  std::this_thread::sleep_for(200ms);
+  const auto processed = [&] {
+    const std::string text(raw("INFO", "stats").as_text().value());
+    return std::stoull(text.substr(text.find("total_commands_processed:") + 25));
+  };
+  const auto before = processed();
+  std::this_thread::sleep_for(3s);
+  // Its own are two a beat of a second; the look at it and a heartbeat are the test's.
+  EXPECT_LT(processed() - before, 3 * 3 + 3U);
+  consumer.stop();
+}
+
+TEST_F(BusGroup, TwoConsumersShareAndTheDeadOnesShareIsTakenOver) {
+  constexpr int kRecords = 2000;
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  std::vector<Reply<EventId>> replies;
+  for (int i = 0; i < kRecords; ++i) {
+    const One one(std::to_string(i));
+    replies.push_back(stream().append(one.fields()));
+  }
+  for (auto& reply : replies)
+    ASSERT_TRUE(reply.get());
+  EXPECT_THAT(group().read_new("dead", {.count = 300}).get().value(), SizeIs(300));
+  Seen seen;
+  {
+    GroupConsumer a = start("a", seen, {.min_idle = 100ms, .beat = 20ms});
+    GroupConsumer b = start("b", seen, {.min_idle = 100ms, .beat = 20ms});
+    ASSERT_TRUE(seen.wait(kRecords, 30s));
+    for (int i = 0; i < 500 && pending() > 0; ++i)
+      std::this_thread::sleep_for(10ms);
+    a.stop();
+    b.stop();
+  }
+  EXPECT_EQ(pending(), 0);
+  const auto values = seen.values();
+  EXPECT_EQ(std::set<std::string>(values.begin(), values.end()).size(), std::size_t{kRecords});
+}
+
+TEST_F(BusGroup, WhatWaitsBehindASlowHandlerIsNotTakenOver) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  for (int i = 0; i < 10; ++i)
+    append(std::to_string(i));
+  std::mutex mutex;
+  std::map<std::string, int> runs;  // guarded by mutex
+  std::atomic<int> total{0};
+  const auto slow = [&](const StreamMessage& message) {
+    std::this_thread::sleep_for(60ms);
+    const std::lock_guard lock(mutex);
+    ++runs[*message.record.find("k")];
+    ++total;
+    return Handled::done;
+  };
+  auto a = GroupConsumer::start(group(), "a", slow, {.min_idle = 300ms, .beat = 20ms});
+  ASSERT_TRUE(a);
+  std::this_thread::sleep_for(100ms);
+  auto b = GroupConsumer::start(group(), "b", slow, {.min_idle = 300ms, .beat = 20ms});
+  ASSERT_TRUE(b);
+  for (int i = 0; i < 500 && total < 10; ++i)
+    std::this_thread::sleep_for(10ms);
+  a->stop();
+  b->stop();
+  EXPECT_EQ(total, 10);
+  EXPECT_THAT(runs, SizeIs(10));
+  EXPECT_EQ(b->stats().taken_over, 0U);
+}
+
+TEST_F(BusGroup, ABadStartIsRefusedByName) {
+  const auto handler = [](const StreamMessage&) { return Handled::done; };
+  const auto refused = [&](std::string_view consumer, StreamHandler with, GroupConsumerOptions options) {
+    auto started = GroupConsumer::start(group(), consumer, std::move(with), std::move(options));
+    EXPECT_FALSE(started);
+    return started ? Error() : started.error();
+  };
+  EXPECT_THAT(refused("", handler, {}).text, ::testing::HasSubstr("consumer"));
+  EXPECT_THAT(refused("c", handler, {.min_idle = 0ms}).text, ::testing::HasSubstr("min_idle"));
+  EXPECT_THAT(refused("c", handler, {.beat = 0ms}).text, ::testing::HasSubstr("beat"));
+  EXPECT_THAT(refused("c", handler, {.count = 0}).text, ::testing::HasSubstr("count"));
+  EXPECT_THAT(refused("c", {}, {}).text, ::testing::HasSubstr("handler"));
+  EXPECT_EQ(raw("EXISTS", kKey).as_integer(), 0);
+  raw("SET", kKey, "x");
+  EXPECT_THAT(refused("c", handler, {}).text, ::testing::HasSubstr("WRONGTYPE"));
+}
+
+TEST_F(BusGroup, ADroppedClientEndsTheLoop) {
+  Client mine = open();
+  const StreamGroup of_mine = mine.stream(QueueName{"q"}, StreamName{"s"}).group("g").value();
+  Seen seen;
+  auto consumer = GroupConsumer::start(of_mine, "c1", seen.handler(), {});
+  ASSERT_TRUE(consumer);
+  mine.close();
+  consumer->stop();
+}
+
+}  // namespace
+}  // namespace echomq::test

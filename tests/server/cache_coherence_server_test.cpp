@@ -1,0 +1,226 @@
+// Tables that hear of each other: broadcast, tracking, the job lane; a lost connection empties L1 at once.
+#include "echomq/queue.hpp"
+#include "server/cache_fixture.hpp"
+#include "support/proxy.hpp"
+
+namespace echomq::test {
+namespace {
+
+class CacheCoherence : public CacheServerTest, public ::testing::WithParamInterface<Coherence> {
+ protected:
+  /// What a writer of the mode does: its put, and under broadcast the message.
+  void write(const ByteCache& cache, const std::string& value, const BrandedId& version) {
+    ASSERT_EQ(cache.put(kUserA, value, version).get(), CachePut::stored);
+    if (GetParam() == Coherence::broadcast) {
+      ASSERT_TRUE(CacheWriter(client(), "t").broadcast(kUserA, version).get());
+    }
+  }
+  [[nodiscard]] static bool holds(const ByteCache& cache) {
+    CachedBytes into;
+    return cache.peek(kUserA, into);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, CacheCoherence, ::testing::Values(Coherence::broadcast, Coherence::tracking),
+                         [](const auto& mode) {
+                           return mode.param == Coherence::broadcast ? "broadcast" : "tracking";
+                         });
+
+TEST_P(CacheCoherence, AWriteOfOneClientDropsTheRowOfAnother) {
+  Client other = open(server().url());
+  ByteCache one = table(client(), options(GetParam()));
+  ByteCache two = table(other, options(GetParam()));
+  write(one, "one", kV1);
+  EXPECT_EQ(got(two, kUserA), "one/l2");
+  EXPECT_EQ(got(two, kUserA), "one/hit");
+  write(one, "two", kV2);
+  EXPECT_TRUE(eventually([&] { return !holds(two); }));
+  EXPECT_EQ(got(two, kUserA), "two/l2");
+  EXPECT_EQ(got(two, kUserA), "two/hit");
+  EXPECT_GE(two.stats().coherence_applied, 1U);
+}
+
+TEST_P(CacheCoherence, TwoTablesOfOneClientHearEachOther) {
+  ByteCache one = table(client(), options(GetParam()));
+  ByteCache two = table(client(), options(GetParam()));
+  write(one, "one", kV1);
+  EXPECT_EQ(got(two, kUserA), "one/l2");
+  write(one, "two", kV2);
+  EXPECT_TRUE(eventually([&] { return !holds(two); }));
+}
+
+TEST_P(CacheCoherence, ItsOwnFillIsKept) {
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  ByteCache cache = table(client(), options(GetParam()), source.loader());
+  EXPECT_EQ(got(cache, kUserA), "alice/fill");
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(got(cache, kUserA), "alice/hit");
+}
+
+TEST_P(CacheCoherence, FromTheLossOnNothingOfBeforeIsServed) {
+  Proxy proxy(server().url());
+  Client behind = open(proxy.url());
+  ByteCache cache = table(behind, options(GetParam()));
+  raw("SET", key(kUserA), frame(kV1, "one"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserA), "one/l2");
+  EXPECT_TRUE(holds(cache));
+  proxy.refuse_new(true);
+  ASSERT_GE(proxy.cut(), 2U);
+  EXPECT_TRUE(eventually([&] { return !cache.serving(); }));
+  EXPECT_FALSE(holds(cache));
+  // This is what it would have missed.
+  raw("SET", key(kUserA), frame(kV2, "two"), "PX", "60000");
+  proxy.refuse_new(false);
+  EXPECT_TRUE(eventually([&] { return cache.serving(); }));
+  EXPECT_FALSE(holds(cache));
+  EXPECT_EQ(got(cache, kUserA), "two/l2");
+  EXPECT_EQ(got(cache, kUserA), "two/hit");
+  EXPECT_GE(cache.stats().flushes, 1U);
+  // And it hears again.
+  if (GetParam() == Coherence::broadcast) {
+    ASSERT_TRUE(CacheWriter(client(), "t").broadcast(kUserA, kV3).get());
+  } else {
+    raw("DEL", key(kUserA));
+  }
+  EXPECT_TRUE(eventually([&] { return !holds(cache); }));
+}
+
+TEST_P(CacheCoherence, WhatIsReadWhileNobodyListensIsServedAndNotKept) {
+  Proxy proxy(server().url());
+  Client behind = open(proxy.url());
+  ByteCache cache = table(behind, options(GetParam()));
+  raw("SET", key(kUserA), frame(kV1, "one"), "PX", "60000");
+  // Only the connection that hears is refused.
+  const std::string name = GetParam() == Coherence::broadcast ? "echomq:cache" : "echomq:tracking";
+  const std::string list(raw("CLIENT", "LIST").as_text().value_or(""));
+  const std::size_t at = list.find("name=" + name);
+  ASSERT_NE(at, std::string::npos) << list;
+  const std::size_t line = list.rfind("id=", at);
+  const std::string id = list.substr(line + 3, list.find(' ', line) - line - 3);
+  proxy.refuse_new(true);
+  raw("CLIENT", "KILL", "ID", id);
+  EXPECT_TRUE(eventually([&] { return !cache.serving(); }));
+  EXPECT_EQ(got(cache, kUserA), "one/l2");
+  EXPECT_EQ(got(cache, kUserA), "one/l2");
+  proxy.refuse_new(false);
+  EXPECT_TRUE(eventually([&] { return cache.serving(); }));
+  EXPECT_EQ(got(cache, kUserA), "one/l2");
+  EXPECT_EQ(got(cache, kUserA), "one/hit");
+}
+
+TEST_P(CacheCoherence, ALoadThatIsOvertakenFromOutsideIsNotKept) {
+  Source source;
+  source.set(kUserA, "old", kV1);
+  source.hold();
+  ByteCache writer = table(client(), options());
+  ByteCache cache = table(client(), options(GetParam()), source.loader());
+  auto before = cache.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  write(writer, "new", kV2);
+  if (GetParam() == Coherence::tracking)
+    raw("DEL", key(kUserA));  // nobody says of which version
+  std::this_thread::sleep_for(50ms);
+  source.set(kUserA, "new", kV2);
+  auto after = cache.get(kUserA);
+  source.release();
+  EXPECT_EQ(said(before.get()), "old/fill");
+  EXPECT_EQ(said(after.get()).substr(0, 4), "new/");
+  EXPECT_EQ(got(cache, kUserA).substr(0, 4), "new/");
+  EXPECT_EQ(stored(kUserA), frame(kV2, "new"));
+}
+
+TEST_P(CacheCoherence, AFlushedDatabaseOrGarbageOnTheChannelBreaksNothing) {
+  ByteCache cache = table(client(), options(GetParam()));
+  raw("SET", key(kUserA), frame(kV1, "one"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserA), "one/l2");
+  for (const std::string& garbage :
+       {std::string(), std::string("mark"), std::string(29, 'x'), std::string("ORD0NgWEfAE00A:USR0NgWEfAEJf9")})
+    raw("PUBLISH", "ecc:{t}:coh", garbage);
+  raw("SET", "ecc:{t}:no id at all", "x");
+  raw("SET", "ecc:{tt}:USR0NgWEfAE00A", "of another table");
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(got(cache, kUserA), "one/hit");
+  EXPECT_GE(cache.stats().coherence_ignored, 1U);
+  if (GetParam() == Coherence::tracking) {
+    raw("FLUSHDB");
+    EXPECT_TRUE(eventually([&] { return !holds(cache); }));
+  }
+}
+
+/// Two processes' worth of tables under writes with rising versions: whoever has heard of a version never reads an older.
+TEST_P(CacheCoherence, VersionsNeverGoBackUnderWritesLoadsAndDrops) {
+  Client other = open(server().url());
+  ByteCache writer = table(client(), options(GetParam()));
+  ByteCache reader = table(other, options(GetParam()));
+  std::atomic<std::uint64_t> announced{0};
+  std::atomic<bool> stop{false};
+  std::atomic<int> reads{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        // Heard means applied: what this table has dropped or read is the floor.
+        const auto answer = reader.get(kUserA).get();
+        ASSERT_TRUE(answer) << answer.error().message();
+        ++reads;
+        if (!*answer)
+          continue;
+        const auto again = reader.get(kUserA).get();
+        ASSERT_TRUE(again && *again);
+        ASSERT_FALSE(is_newer(answer->version, again->version)) << "a later read gave an older version";
+      }
+    });
+  }
+  for (int i = 0; i < 1500; ++i)
+    write(writer, std::to_string(i), client().mint("EVT").value());
+  stop = true;
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_GT(reads, 100);
+  EXPECT_TRUE(eventually([&] { return reader.get(kUserA).get()->value == "1499"; }));
+}
+
+TEST_P(CacheCoherence, ATableMayGoWhileItHears) {
+  for (int round = 0; round < 20; ++round) {
+    ByteCache cache = table(client(), options(GetParam()));
+    for (int i = 0; i < 5; ++i) {
+      (void)client().command("SET", key(kUserA), frame(kV1, "one"), "PX", "60000");
+      (void)client().command("PUBLISH", "ecc:{t}:coh", CoherenceMessage{kUserA, kV2}.text());
+      (void)cache.get(kUserA);
+    }
+  }
+  EXPECT_LT(client().stats().connections, 30U);
+}
+
+TEST_F(CacheServerTest, TheJobLaneCarriesTheSameBytes) {
+  ByteCache cache = table(client(), options());
+  ASSERT_EQ(cache.put(kUserA, "one", kV1).get(), CachePut::stored);
+  const Queue queue = client().queue(coherence_queue("t"));
+  ASSERT_TRUE(queue.enqueue(CoherenceMessage{kUserA, kV2}.text(), {.lane = LaneId("PRT0NgWEfAE00X")}).get());
+  const auto job = queue.claim_lane().get();
+  ASSERT_TRUE(job && *job);
+  const auto message = CoherenceMessage::parse((*job)->payload);
+  ASSERT_TRUE(message);
+  EXPECT_EQ(cache.apply(message->id, message->version), Applied::applied);
+}
+
+TEST_F(CacheServerTest, DropL2DeletesOnlyWhatIsOlder) {
+  const CacheWriter writer(client(), "t");
+  EXPECT_EQ(writer.drop_l2(kUserA, kV2).get(), false);
+  raw("SET", key(kUserA), frame(kV2, "alice"));
+  EXPECT_EQ(writer.drop_l2(kUserA, kV1).get(), false);
+  EXPECT_EQ(writer.drop_l2(kUserA, kV2).get(), false);
+  EXPECT_EQ(writer.drop_l2(kUserA, kV3).get(), true);
+  EXPECT_EQ(writer.broadcast(kUserA, kV3).get(), 0);
+}
+
+TEST_F(CacheServerTest, ACoherentTableIsNotOpenedWhereNobodyAnswers) {
+  raw("ACL", "SETUSER", "default", "-subscribe");
+  const auto refused = ByteCache::open(client(), options(Coherence::broadcast));
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(Errc::no_permission)) << refused.error().message();
+}
+
+}  // namespace
+}  // namespace echomq::test

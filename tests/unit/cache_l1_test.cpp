@@ -1,0 +1,189 @@
+// One shard of L1: what it serves, its bound, its policy, and readers beside a writer.
+#include "cache/l1.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace echomq::cache {
+namespace {
+
+BrandedId version(std::uint64_t value) { return BrandedId::encode("EVT", value).value(); }
+
+NewRow row(std::uint64_t id, std::string_view value, std::uint64_t of = 1) {
+  return {.id = id, .version = version(of), .value = value, .now = 0, .expires = 100'000, .generation = 1};
+}
+std::string read(const L1& l1, std::uint64_t id, Ticks now = 0, std::uint32_t generation = 1) {
+  CachedBytes into;
+  if (!l1.read(id, mix(id), now, generation, into))
+    return "(none)";
+  return into.value.value_or("(absent)");
+}
+
+TEST(CacheL1, ServesWhatWasPutUntilItExpires) {
+  L1 l1(100'000);
+  EXPECT_EQ(read(l1, 7), "(none)");
+  EXPECT_TRUE(l1.put(row(7, "seven", 5)));
+  CachedBytes into;
+  ASSERT_TRUE(l1.read(7, mix(7), 40, 1, into));
+  EXPECT_EQ(into.value, "seven");
+  EXPECT_EQ(into.version, version(5));
+  EXPECT_EQ(into.from, CacheFrom::hit);
+  EXPECT_EQ(into.age.count(), 40);
+  EXPECT_EQ(l1.version_of(7, 0, 1), 5U);
+  EXPECT_EQ(read(l1, 7, 100'000), "(none)") << "never late";
+  EXPECT_EQ(read(l1, 7, 99'900), "seven");
+  EXPECT_FALSE(l1.version_of(7, 100'000, 1));
+  EXPECT_TRUE(l1.put(row(7, "", 6)));
+  EXPECT_EQ(read(l1, 7), "");
+  EXPECT_EQ(l1.rows(), 1U);
+  EXPECT_TRUE(l1.erase(7));
+  EXPECT_FALSE(l1.erase(7));
+  EXPECT_EQ(read(l1, 7), "(none)");
+  EXPECT_EQ(l1.bytes(), 0U);
+}
+
+TEST(CacheL1, RowsOfAnotherGenerationAreNotServed) {
+  L1 l1(100'000);
+  EXPECT_TRUE(l1.put(row(1, "old")));
+  EXPECT_EQ(read(l1, 1, 0, 2), "(none)");
+  EXPECT_FALSE(l1.version_of(1, 0, 2));
+}
+
+TEST(CacheL1, AnAbsenceIsAHitWithoutAValue) {
+  L1 l1(100'000);
+  NewRow absent = row(1, "", 9);
+  absent.absent = true;
+  EXPECT_TRUE(l1.put(absent));
+  EXPECT_EQ(read(l1, 1), "(absent)");
+  EXPECT_EQ(l1.version_of(1, 0, 1), 9U);
+}
+
+TEST(CacheL1, EveryLetterOfAVersionComesBack) {
+  L1 l1(100'000);
+  for (const BrandedId& id : {BrandedId("AAA00000000000"), BrandedId("ZZZAzL8n0Y58m7"), BrandedId("USR0NgWEfAEJf1")}) {
+    NewRow one = row(1, "x");
+    one.version = id;
+    l1.put(one);
+    CachedBytes into;
+    ASSERT_TRUE(l1.read(1, mix(1), 0, 1, into));
+    EXPECT_EQ(into.version, id);
+  }
+}
+
+TEST(CacheL1, TheBoundHoldsAndWhatExceedsItAloneIsRefused) {
+  constexpr std::size_t kBound = 64 * 1024;
+  L1 l1(kBound);
+  std::minstd_rand random(1);
+  for (std::uint64_t id = 1; id <= 20'000; ++id) {
+    const std::string value(random() % 500, 'v');
+    EXPECT_TRUE(l1.put(row(id, value)));
+    ASSERT_LE(l1.bytes(), kBound);
+  }
+  EXPECT_GT(l1.bytes(), kBound * 9 / 10);
+  EXPECT_GT(l1.evicted(), 19'000U);
+  EXPECT_LT(l1.retired(), 200U) << "what nobody reads is freed";
+  EXPECT_TRUE(l1.put(row(1, "small")));
+  EXPECT_FALSE(l1.put(row(1, std::string(kBound, 'x'))));
+  EXPECT_EQ(read(l1, 1), "(none)") << "the row that it was to replace is gone";
+}
+
+TEST(CacheL1, AScanDoesNotDriveOutWhatIsRead) {
+  L1 l1(100 * (L1::kRowCost + 10));
+  const std::string value(10, 'v');
+  for (std::uint64_t id = 1; id <= 50; ++id)
+    l1.put(row(id, value));
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint64_t id = 1; id <= 50; ++id)
+      (void)read(l1, id);
+  }
+  for (std::uint64_t id = 1000; id < 6000; ++id)
+    l1.put(row(id, value));
+  int kept = 0;
+  for (std::uint64_t id = 1; id <= 50; ++id)
+    kept += read(l1, id) == value;
+  EXPECT_GE(kept, 45);
+}
+
+TEST(CacheL1, ExpiredRowsMakeRoomFirstAndPutAndEraseForEverKeepsItSmall) {
+  L1 l1(100'000);
+  for (std::uint64_t round = 0; round < 200'000; ++round) {
+    l1.put(row(round % 3, "value"));
+    l1.erase(round % 3);
+  }
+  EXPECT_EQ(l1.rows(), 0U);
+  EXPECT_EQ(l1.bytes(), 0U);
+  EXPECT_LT(l1.retired(), 200U);
+}
+
+/// Against a map, under any mixture of calls; nothing is evicted.
+TEST(CacheL1, IsAMapWhileThereIsRoom) {
+  std::mt19937 random(7);
+  for (int run = 0; run < 20; ++run) {
+    L1 l1(std::size_t{64} << 20);
+    std::map<std::uint64_t, std::string> model;
+    for (int step = 0; step < 3000; ++step) {
+      const std::uint64_t id = random() % 200 * (run % 2 == 0 ? 1 : (std::uint64_t{1} << 40));
+      if (random() % 3 == 0) {
+        EXPECT_EQ(l1.erase(id), model.erase(id) == 1);
+      } else {
+        model[id] = std::to_string(random());
+        EXPECT_TRUE(l1.put(row(id, model[id])));
+      }
+      const std::uint64_t asked = random() % 200;
+      const auto found = model.find(asked);
+      ASSERT_EQ(read(l1, asked), found == model.end() ? "(none)" : found->second);
+      ASSERT_EQ(l1.rows(), model.size());
+    }
+  }
+}
+
+/// Values are made of their id and version: a torn, freed or foreign row would show.
+TEST(CacheL1, ReadersSeeWholeRowsBesideAWriter) {
+  constexpr std::uint64_t kIds = 500;
+  const auto value_of = [](std::uint64_t id, std::uint64_t of) {
+    std::string value;
+    while (value.size() < 20 + of % 200)
+      value += std::to_string(id) + "/" + std::to_string(of) + ";";
+    return value;
+  };
+  L1 l1(kIds / 2 * (L1::kRowCost + 120));
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> hits{0};
+  std::vector<std::thread> readers;
+  for (unsigned seed = 1; seed <= 3; ++seed) {
+    readers.emplace_back([&, seed] {
+      std::minstd_rand random(seed);
+      CachedBytes into;
+      while (!stop) {
+        const std::uint64_t id = random() % kIds;
+        if (!l1.read(id, mix(id), 0, 1, into))
+          continue;
+        ASSERT_EQ(into.value, value_of(id, into.version.value()));
+        hits.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+  }
+  std::minstd_rand random(99);
+  std::uint64_t writes = 0;
+  while (writes < 100'000 || hits < 10'000) {
+    const std::uint64_t id = random() % kIds;
+    if (random() % 5 == 0) {
+      l1.erase(id);
+    } else {
+      l1.put(row(id, value_of(id, writes), writes));
+    }
+    ++writes;
+  }
+  stop = true;
+  for (std::thread& reader : readers)
+    reader.join();
+}
+
+}  // namespace
+}  // namespace echomq::cache

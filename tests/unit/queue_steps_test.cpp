@@ -1,0 +1,108 @@
+// Verbs of several requests, against a core that a test answers: when they ask again, and what ends them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "unit/queue_fake_core.hpp"
+
+namespace echomq::test {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> tail(const FakeCore::Sent& sent, std::size_t from) {
+  return {sent.parts.begin() + static_cast<std::ptrdiff_t>(from), sent.parts.end()};
+}
+
+TEST(QueueSteps, ADrainAsksAgainWhileItsBitesAreFull) {
+  FakeQueue f;
+  auto reply = f.queue.drain({.include_schedule = true});
+  EXPECT_EQ(f.core->last().script, "drain");
+  EXPECT_EQ(f.core->last().repeat, Repeat::unsafe);
+  EXPECT_THAT(tail(f.core->last(), 2), ElementsAre("3", "emq:{q}:", "emq:{q}:pending", "emq:{q}:schedule", "1000"));
+  f.core->answer(":1000\r\n");
+  f.core->answer(":1000\r\n");
+  EXPECT_FALSE(reply.ready());
+  f.core->answer(":17\r\n");
+  EXPECT_EQ(reply.get().value(), 2017);
+  EXPECT_EQ(f.core->all.size(), 3U);
+}
+
+TEST(QueueSteps, AnErrorOnTheWayEndsIt) {
+  FakeQueue f;
+  auto reply = f.queue.drain_lane(kLane);
+  f.core->answer(":1000\r\n");
+  f.core->answer("-NOPERM no\r\n");
+  EXPECT_TRUE(reply.get().error().is(Errc::no_permission));
+  auto lost = f.queue.drain_lane(kLane);
+  f.core->refuse(Error(Errc::outcome_unknown, "lost"));
+  EXPECT_TRUE(lost.get().error().is(Errc::outcome_unknown));
+  auto strange = f.queue.drain_lane(kLane);
+  f.core->answer("+OK\r\n");
+  EXPECT_TRUE(strange.get().error().is(Errc::protocol_error));
+}
+
+TEST(QueueSteps, AnObliterationSpendsItsBudgetInBites) {
+  FakeQueue f;
+  auto reply = f.queue.obliterate({.force = true, .budget = 2300});
+  EXPECT_THAT(tail(f.core->last(), 3), ElementsAre("emq:{q}:meta", "emq:{q}:", "force", "1000"));
+  f.core->answer(":1\r\n");
+  f.core->answer(":1\r\n");
+  EXPECT_EQ(f.core->last().parts.back(), "300");
+  f.core->answer(":1\r\n");
+  EXPECT_EQ(reply.get().value(), Obliterated::more);
+  auto done = f.queue.obliterate();
+  EXPECT_THAT(tail(f.core->last(), 5), ElementsAre("", "1000"));
+  f.core->answer(":0\r\n");
+  EXPECT_EQ(done.get().value(), Obliterated::done);
+}
+
+TEST(QueueSteps, ARecoveryOfALaneGoesOnWhereItStoppedUntilItsLimit) {
+  FakeQueue f;
+  auto reply = f.queue.reap_lane(kLane, 10);
+  EXPECT_THAT(tail(f.core->last(), 5), ElementsAre("PRT0NgWEfAE00X", "10", "0"));
+  f.core->answer("*2\r\n:4\r\n:4996\r\n");
+  EXPECT_THAT(tail(f.core->last(), 6), ElementsAre("6", "4996"));
+  f.core->answer("*2\r\n:6\r\n:7000\r\n");
+  EXPECT_EQ(reply.get().value(), 10);
+}
+
+TEST(QueueSteps, APumpAsksForBothAtOnceThenFiresWhatWasDue) {
+  FakeQueue f;
+  f.core->next_ids = {5};
+  auto reply = f.queue.pump_sweep(20);
+  ASSERT_EQ(f.core->waiting(), 2U);
+  EXPECT_EQ(f.core->all[0].script, "repeat_due");
+  EXPECT_EQ(f.core->all[1].script, "promote");
+  f.core->answer("*1\r\n*4\r\n$1\r\nr\r\n$2\r\n10\r\n$1\r\np\r\n$6\r\n1700.5\r\n");
+  f.core->answer(":3\r\n");
+  EXPECT_EQ(f.core->last().script, "repeat_fire");
+  EXPECT_THAT(tail(f.core->last(), 3),
+              ElementsAre("emq:{q}:repeat", "emq:{q}:pending", "emq:{q}:", "r", "1700.5", "JOB00000000005"));
+  f.core->answer("*1\r\n:1\r\n");
+  const Pumped pumped = reply.get().value();
+  EXPECT_EQ(pumped.promoted, 3);
+  EXPECT_EQ(pumped.fired, 1);
+}
+
+TEST(QueueSteps, WithoutANodeIdNothingIsFired) {
+  FakeQueue f;
+  auto reply = f.queue.fire_repeats();
+  f.core->answer("*1\r\n*4\r\n$1\r\nr\r\n$2\r\n10\r\n$1\r\np\r\n$1\r\n1\r\n");
+  EXPECT_TRUE(reply.get().error().is(Errc::node_lease_lost));
+  EXPECT_EQ(f.core->all.size(), 1U);
+}
+
+TEST(QueueSteps, TheDeadlineIsThatOfTheWhole) {
+  FakeQueue f;
+  auto reply = f.queue.drain({.deadline = Milliseconds(1)});
+  std::this_thread::sleep_for(Milliseconds(5));
+  f.core->answer(":1000\r\n");
+  EXPECT_EQ(f.core->waiting(), 1U);  // with the least deadline there is; the real core ends it at once
+  f.core->refuse(Error(Errc::timeout, "late"));
+  EXPECT_TRUE(reply.get().error().is(Errc::timeout));
+}
+
+}  // namespace
+}  // namespace echomq::test
