@@ -153,7 +153,6 @@ TEST_P(CacheCoherence, VersionsNeverGoBackUnderWritesLoadsAndDrops) {
   Client other = open(server().url());
   ByteCache writer = table(client(), options(GetParam()));
   ByteCache reader = table(other, options(GetParam()));
-  std::atomic<std::uint64_t> announced{0};
   std::atomic<bool> stop{false};
   std::atomic<int> reads{0};
   std::vector<std::thread> threads;

@@ -321,7 +321,7 @@ TEST_F(LanesServerTest, ACompletionAndARescueRaceAndTheJobIsCompletedOnce) {
   std::atomic<bool> done{false};
   std::atomic<std::int64_t> rescued{0};
   std::thread rescuer([&, theirs = other.queue("q")] {
-    for (int turn = 0; !done.load(); ++turn) {
+    while (!done.load()) {
       const auto swept = theirs.sweep_stalled({.max_stalled = 2, .limit = 3}).get();
       rescued += static_cast<std::int64_t>(swept.value().recovered.size() + swept.value().dead.size());
       rescued += theirs.reap_lane(kLaneX, 3).get().value();
