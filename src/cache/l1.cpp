@@ -165,7 +165,7 @@ L1::Row* L1::make(const NewRow& from) {
   row->brand = pack_brand(from.version.brand());
   row->queue = kInSmall;
   row->uses.store(0, std::memory_order_relaxed);
-  std::memcpy(row->value(), from.value.data(), from.value.size());
+  std::ranges::copy(from.value, row->value());  // an absent value is a view of nothing
   return row;
 }
 
