@@ -1,7 +1,8 @@
-// Several requests that follow from each other, one answer: for verbs that take steps.
+// Several requests that follow from each other, one answer: for verbs that must see one answer before they can ask the
+// next question, and for those whose script does a bounded bite of the work, so that the host asks until it is done.
 //
 // A verb of this kind asks (any number of requests, of which a bounded number is on the way at a time), hears each
-// answer, and, whenever nothing is left on the way, either asks again or concludes.
+// answer, and, whenever nothing is left on the way, either asks again or concludes. Nothing blocks.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +29,25 @@ namespace echomq {
 inline namespace v1 {
 namespace queue {
 
+/// Where questions are put, from within `heard` and `go_on` of a conversation. `tag` comes back with the answer.
+class Asker {
+ public:
+  virtual void ask(std::size_t tag, std::span<const std::string_view> parts, const script::ScriptSource* of_script,
+                   Repeat again) = 0;
+  void ask(std::size_t tag, const script::ScriptSource& of_script, std::span<const std::string_view> keys,
+           std::span<const std::string_view> arguments, Repeat again) {
+    const ScriptParts parts(of_script, keys, arguments);
+    ask(tag, parts.parts(), &of_script, again);
+  }
+
+ protected:
+  ~Asker() = default;
+};
+
 /// Never on the wire itself: its requests are, each of which holds a reference. `heard` and `go_on` run one at a time,
 /// on whatever thread brings the answers, with the conversation's lock held: they must not block.
 template <typename T>
-class Conversation : public detail::CallOf<T> {
+class Conversation : public detail::CallOf<T>, protected Asker {
  public:
   /// Sends what `go_on` asks first. The maker's reference becomes the reply's.
   [[nodiscard]] Reply<T> begin() {
@@ -59,17 +75,12 @@ class Conversation : public detail::CallOf<T> {
   /// Everything asked is answered: asks again and gives nothing, or concludes.
   [[nodiscard]] virtual std::optional<Result<T>> go_on() = 0;
 
-  /// From within `heard` and `go_on`.
+  using Asker::ask;
   void ask(std::size_t tag, std::span<const std::string_view> parts, const script::ScriptSource* of_script,
-           Repeat again) {
+           Repeat again) final {
     Request* asked = Request::make(*this, tag, parts);
     asked->script = of_script;
     waiting_.emplace_back(asked, again);
-  }
-  void ask(std::size_t tag, const script::ScriptSource& of_script, std::span<const std::string_view> keys,
-           std::span<const std::string_view> arguments) {
-    const ScriptParts parts(of_script, keys, arguments);
-    ask(tag, parts.parts(), &of_script, Repeat::safe);
   }
 
  private:
@@ -146,6 +157,8 @@ class Conversation : public detail::CallOf<T> {
       }
       if (!waiting_.empty() || on_the_way_ > 0)
         break;
+      if (this->settled())
+        return;  // cancelled meanwhile: `sending_` stays, nothing follows
       if (auto result = go_on()) {
         lock.unlock();
         // `sending_` stays: nothing follows.
@@ -172,6 +185,33 @@ class Conversation : public detail::CallOf<T> {
   std::size_t on_the_way_ = 0;   // guarded by mutex_
   bool sending_ = false;         // guarded by mutex_
 };
+
+/// A conversation about one thing. `Part` has
+///   `bool go_on(Asker&)`: asks what comes next, or gives false: nothing more,
+///   `void heard(std::size_t tag, Result<Value>)`,
+///   `Result<T> outcome()`: after `go_on` gave false.
+template <typename T, typename Part>
+class Monologue final : public Conversation<T> {
+ public:
+  Monologue(const client::Core& core, std::optional<Milliseconds> limit, Part part)
+      : Conversation<T>(core, limit), part_(std::move(part)) {}
+
+ private:
+  void heard(std::size_t tag, Result<Value> answer, bool) override { part_.heard(tag, std::move(answer)); }
+  std::optional<Result<T>> go_on() override {
+    if (part_.go_on(*this))
+      return std::nullopt;
+    return part_.outcome();
+  }
+
+  Part part_;
+};
+
+/// `T` cannot be deduced from a call.
+template <typename T, typename Part>
+[[nodiscard]] Reply<T> converse(const client::Core& core, std::optional<Milliseconds> limit, Part part) {
+  return (new Monologue<T, Part>(core, limit, std::move(part)))->begin();
+}
 
 }  // namespace queue
 }  // namespace v1

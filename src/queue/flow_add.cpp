@@ -229,7 +229,7 @@ class Adding final : public Conversation<T> {
   void send(std::size_t index, std::size_t node, const script::ScriptSource& of_script,
             std::span<const string_view> keys, std::span<const string_view> arguments) {
     ++runs_[index].on_the_way;
-    this->ask((index << kNodeBits) | node, of_script, keys, arguments);
+    this->ask((index << kNodeBits) | node, of_script, keys, arguments, Repeat::safe);
   }
 
   client::Core& core_;  // the conversation keeps it

@@ -80,12 +80,12 @@ class Delivering final : public Conversation<Delivered> {
     if (!record->failed) {
       const keyspace::KeyText processed = keys.job_sub(record->parent, Subkey::processed);
       ask(index, scripts_.flow_deliver, views(counter, processed, row),
-          views(record->child, record->text, record->parent.text(), keys.base()));
+          views(record->child, record->text, record->parent.text(), keys.base()), Repeat::safe);
     } else {
       const keyspace::KeyText failed = keys.job_sub(record->parent, Subkey::failed);
       const keyspace::KeyText unsuccessful = keys.job_sub(record->parent, Subkey::unsuccessful);
       ask(index, scripts_.flow_fail_deliver, views(counter, failed, unsuccessful, row),
-          views(record->child, record->text, record->policy, keys.base(), record->parent.text()));
+          views(record->child, record->text, record->policy, keys.base(), record->parent.text()), Repeat::safe);
     }
   }
 

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "queue/conversation.hpp"
 #include "queue/start.hpp"
-#include "queue/steps.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -13,29 +13,41 @@ namespace {
 using namespace queue;
 
 /// One script looks at some thousand leases; those of other lanes may fill it.
-struct ReapLaneNext {
+struct LaneReap {
   const script::ScriptSource& script;
   std::string active, base, group;
   std::int64_t limit;
   std::int64_t reaped = 0;
+  std::int64_t from = 0;  ///< below 0: all is looked at
+  std::optional<Error> error = std::nullopt;
 
-  std::optional<Result<std::int64_t>> operator()(auto& steps, std::span<Value> answers) {
-    std::int64_t from = 0;
-    if (!answers.empty()) {
-      const auto parts = answers[0].items();
-      const auto count = parts.size() == 2 ? parts[0].as_integer() : std::nullopt;
-      const auto next = parts.size() == 2 ? parts[1].as_integer() : std::nullopt;
-      if (!count || !next)
-        return fail(Errc::protocol_error, fmt::format("reap_lane: unexpected reply {}", answers[0].to_string()));
-      reaped += *count;
-      from = *next;
-      if (from < 0 || reaped >= limit)
-        return reaped;
-    }
+  bool go_on(Asker& to) {
+    if (error || from < 0 || reaped >= limit)
+      return false;
     const Decimal left(limit - reaped);
     const Decimal begin(from);
-    steps.eval(script, views(active, base), views(group, left, begin));
-    return std::nullopt;
+    to.ask(0, script, views(active, base), views(group, left, begin), Repeat::unsafe);
+    return true;
+  }
+  void heard(std::size_t, Result<Value> answer) {
+    if (!answer) {
+      error = std::move(answer).error();
+      return;
+    }
+    const auto parts = answer->items();
+    const auto count = parts.size() == 2 ? parts[0].as_integer() : std::nullopt;
+    const auto next = parts.size() == 2 ? parts[1].as_integer() : std::nullopt;
+    if (!count || !next) {
+      error = Error(Errc::protocol_error, fmt::format("reap_lane: unexpected reply {}", answer->to_string()));
+      return;
+    }
+    reaped += *count;
+    from = *next;
+  }
+  [[nodiscard]] Result<std::int64_t> outcome() {
+    if (error)
+      return std::unexpected<Error>(*std::move(error));
+    return reaped;
   }
 };
 
@@ -59,9 +71,9 @@ Reply<std::int64_t> Queue::reap() const {
 Reply<std::int64_t> Queue::reap_lane(LaneId lane, std::uint32_t limit) const {
   ECHOMQ_CHECK(check_limit("limit", limit));
   const keyspace::QueueKeys& keys = state_->keys;
-  return run_steps<std::int64_t>(
-      *state_->core, settings(Repeat::unsafe),
-      ReapLaneNext{state_->scripts.greap_group, keys.active(), keys.base(), std::string(lane.text()), limit});
+  return converse<std::int64_t>(
+      *state_->core, std::nullopt,
+      LaneReap{state_->scripts.greap_group, keys.active(), keys.base(), std::string(lane.text()), limit});
 }
 
 Reply<Swept> Queue::sweep_stalled(SweepOptions options) const {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "queue/conversation.hpp"
 #include "queue/start.hpp"
-#include "queue/steps.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -41,87 +41,144 @@ constexpr std::size_t kFireChunk = 300;
   return due;
 }
 
-/// Looks what is due, then fires it. With `promote` the first round moves due jobs as well.
-struct FireNext {
-  client::Core& core;
-  const Scripts& scripts;
-  std::string base, repeat, pending, schedule;
-  std::uint32_t limit;
-  bool promote;
-  Pumped pumped = {};
-  bool asked = false;
+/// Looks what is due, then fires it.
+class Firing {
+ public:
+  Firing(const Queue::State& state, std::uint32_t limit)
+      : core_(*state.core),
+        scripts_(state.scripts),
+        base_(state.keys.base()),
+        repeat_(state.keys.repeat()),
+        pending_(state.keys.pending()),
+        limit_(limit) {}
 
-  std::optional<Result<Pumped>> operator()(auto& steps, std::span<Value> answers) {
-    if (answers.empty()) {
-      const Decimal text(limit);
-      steps.eval(scripts.repeat_due, views(repeat), views(base, text));
-      if (promote)
-        steps.eval(scripts.promote, views(schedule, pending), views(base, text));
-      return std::nullopt;
+  bool go_on(Asker& to) {
+    if (!std::exchange(looked_, true)) {
+      const Decimal limit(limit_);
+      to.ask(0, scripts_.repeat_due, views(repeat_), views(base_, limit), Repeat::safe);
+      return true;
     }
-    return std::exchange(asked, true) ? count(answers) : fire(steps, answers);
+    if (error_ || due_.empty())
+      return false;
+    fire(to);
+    return !error_;
   }
 
-  std::optional<Result<Pumped>> fire(auto& steps, std::span<Value> answers) {
-    if (promote)
-      pumped.promoted = answers[1].as_integer().value_or(0);
-    // The raw answer goes back as it came: a run that was stored as a fraction must compare equal.
-    if (!read_due(answers[0]))
-      return std::unexpected<Error>(read_due(answers[0]).error());
-    const std::span<const Value> due = answers[0].items();
-    if (due.empty())
-      return pumped;
+  void heard(std::size_t, Result<Value> answer) {
+    if (!answer) {
+      if (!error_)
+        error_ = std::move(answer).error();
+    } else if (!std::exchange(seen_, true)) {
+      // Kept as it came: a run that was stored as a fraction must compare equal when it goes back.
+      if (auto due = read_due(*answer)) {
+        due_ = answer->take_items();
+      } else {
+        error_ = std::move(due).error();
+      }
+    } else {
+      count(*answer);
+    }
+  }
+
+  [[nodiscard]] Result<std::int64_t> outcome() {
+    if (error_)
+      return std::unexpected<Error>(*std::move(error_));
+    return fired_;
+  }
+
+ private:
+  void fire(Asker& to) {
+    const auto due = std::exchange(due_, {});
     std::vector<BrandedId> ids;
     ids.reserve(due.size());
     for (std::size_t i = 0; i < due.size(); ++i) {
-      auto id = core.mint("JOB");
-      if (!id)
-        return std::unexpected<Error>(std::move(id).error());
+      auto id = core_.mint("JOB");
+      if (!id) {
+        error_ = std::move(id).error();
+        return;
+      }
       ids.push_back(*id);
     }
     for (std::size_t first = 0; first < due.size(); first += kFireChunk) {
-      std::vector<std::string_view> arguments = {base};
+      std::vector<std::string_view> arguments = {base_};
       for (std::size_t i = first; i < std::min(first + kFireChunk, due.size()); ++i) {
         arguments.push_back(due[i][0].as_text().value());
         arguments.push_back(due[i][3].as_text().value_or(""));
         arguments.push_back(ids[i].text());
       }
-      steps.eval(scripts.repeat_fire, views(repeat, pending), arguments);
+      to.ask(0, scripts_.repeat_fire, views(repeat_, pending_), arguments, Repeat::unsafe);
     }
-    return std::nullopt;
+  }
+  void count(const Value& chunk) {
+    for (const Value& verdict : chunk.items()) {
+      if (verdict.as_integer() == 1)
+        ++fired_;
+      if (verdict.as_integer() == -3)
+        core_.count_id_collision();  // still due: the next sweep mints again
+    }
   }
 
-  std::optional<Result<Pumped>> count(std::span<Value> answers) {
-    for (const Value& chunk : answers) {
-      for (const Value& verdict : chunk.items()) {
-        if (verdict.as_integer() == 1)
-          ++pumped.fired;
-        if (verdict.as_integer() == -3)
-          core.count_id_collision();  // still due: the next sweep mints again
-      }
-    }
-    return pumped;
-  }
+  client::Core& core_;  // the conversation keeps it
+  const Scripts& scripts_;
+  std::string base_, repeat_, pending_;
+  std::uint32_t limit_;
+  bool looked_ = false;
+  bool seen_ = false;  ///< what is due is known: further answers are those of `repeat_fire`
+  std::vector<Value> due_;
+  std::int64_t fired_ = 0;
+  std::optional<Error> error_;
 };
 
-/// Only what was fired.
-struct FiredNext {
-  FireNext fire;
-  std::optional<Result<std::int64_t>> operator()(auto& steps, std::span<Value> answers) {
-    auto pumped = fire(steps, answers);
-    if (!pumped)
+/// One tick of a pump: both at once, whether or not the other fails.
+class Pump final : public Conversation<Pumped> {
+ public:
+  Pump(const Queue::State& state, std::uint32_t batch)
+      : Conversation(*state.core, std::nullopt),
+        scripts_(state.scripts),
+        base_(state.keys.base()),
+        schedule_(state.keys.schedule()),
+        pending_(state.keys.pending()),
+        batch_(batch),
+        firing_(state, batch) {}
+
+ private:
+  enum Tag : std::size_t { kFiring, kPromote };
+
+  std::optional<Result<Pumped>> go_on() override {
+    const bool fires = firing_.go_on(*this);
+    if (!std::exchange(begun_, true)) {
+      const Decimal limit(batch_);
+      ask(kPromote, scripts_.promote, views(schedule_, pending_), views(base_, limit), Repeat::unsafe);
       return std::nullopt;
-    if (!*pumped)
-      return std::unexpected<Error>((*pumped).error());
-    return (*pumped)->fired;
+    }
+    if (fires)
+      return std::nullopt;
+    if (error_)
+      return Result<Pumped>(std::unexpected<Error>(*std::move(error_)));
+    ECHOMQ_TRY(pumped_.fired, firing_.outcome());
+    return Result<Pumped>(pumped_);
   }
-};
 
-[[nodiscard]] FireNext fire_next(const Queue::State& state, std::uint32_t limit, bool promote) {
-  const keyspace::QueueKeys& keys = state.keys;
-  return FireNext{*state.core,    state.scripts,   keys.base(), keys.repeat(),
-                  keys.pending(), keys.schedule(), limit,       promote};
-}
+  void heard(std::size_t tag, Result<Value> answer, bool) override {
+    if (tag == kFiring)
+      return firing_.heard(0, std::move(answer));
+    const auto promoted = answer ? answer->as_integer() : std::nullopt;
+    if (promoted) {
+      pumped_.promoted = *promoted;
+    } else {
+      error_ = answer ? Error(Errc::protocol_error, fmt::format("promote: unexpected reply {}", answer->to_string()))
+                      : std::move(answer).error();
+    }
+  }
+
+  const Scripts& scripts_;
+  std::string base_, schedule_, pending_;
+  std::uint32_t batch_;
+  Firing firing_;
+  bool begun_ = false;
+  Pumped pumped_;
+  std::optional<Error> error_;
+};
 
 /// 1 found, 0 absent, which after a lost answer means found.
 [[nodiscard]] auto decode_found(std::string_view verb) {
@@ -197,12 +254,12 @@ Reply<std::int64_t> Queue::repeat_count() const {
 
 Reply<std::int64_t> Queue::fire_repeats(std::uint32_t limit) const {
   ECHOMQ_CHECK(check_limit("limit", limit));
-  return run_steps<std::int64_t>(*state_->core, settings(Repeat::unsafe), FiredNext{fire_next(*state_, limit, false)});
+  return converse<std::int64_t>(*state_->core, std::nullopt, Firing(*state_, limit));
 }
 
 Reply<Pumped> Queue::pump_sweep(std::uint32_t batch) const {
   ECHOMQ_CHECK(check_limit("batch", batch));
-  return run_steps<Pumped>(*state_->core, settings(Repeat::unsafe), fire_next(*state_, batch, true));
+  return (new Pump(*state_, batch))->begin();
 }
 
 }  // namespace v1

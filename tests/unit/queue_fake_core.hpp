@@ -29,6 +29,7 @@ class FakeCore final : public client::Core {
   }
 
   void submit(detail::Call* call, wire::CallSettings settings) override {
+    call->source = &link_;
     const std::string_view bytes(call->request, call->request_size);
     std::size_t count = 0;
     std::from_chars(bytes.data() + 1, bytes.data() + bytes.size(), count);
@@ -86,12 +87,23 @@ class FakeCore final : public client::Core {
   int collisions = 0;
 
  private:
+  /// What calls may be cancelled through.
+  struct Link final : detail::Source {
+    bool drive(bool (*)(void*), void*, detail::Clock::time_point) override { return false; }
+    void leave_to_library() noexcept override {}
+    void cancel(detail::Call& call) override {
+      if (call.win())
+        call.fail(Error(Errc::cancelled, "the test cancelled it"));
+    }
+  };
+
   [[nodiscard]] detail::Call* take() {
     detail::Call* call = waiting_.front();
     waiting_.pop_front();
     return call;
   }
 
+  Link link_;
   std::deque<detail::Call*> waiting_;
   ClientOptions options_;
   bool closed_ = false;

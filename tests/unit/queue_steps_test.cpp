@@ -43,6 +43,16 @@ TEST(QueueSteps, AnErrorOnTheWayEndsIt) {
   EXPECT_TRUE(strange.get().error().is(Errc::protocol_error));
 }
 
+TEST(QueueSteps, ACancelledVerbAsksForNoFurtherBite) {
+  FakeQueue f;
+  auto reply = f.queue.drain();
+  reply.cancel();
+  EXPECT_TRUE(reply.get().error().is(Errc::cancelled));
+  f.core->answer(":1000\r\n");
+  EXPECT_EQ(f.core->all.size(), 1U);
+  EXPECT_EQ(f.core->waiting(), 0U);
+}
+
 TEST(QueueSteps, AnObliterationSpendsItsBudgetInBites) {
   FakeQueue f;
   auto reply = f.queue.obliterate({.force = true, .budget = 2300});
