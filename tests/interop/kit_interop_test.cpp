@@ -96,6 +96,7 @@ class SpoiltProtocol {
     std::filesystem::remove_all(folder_, ignored);
   }
   [[nodiscard]] const std::string& folder() const { return folder_; }
+  void remove(const std::string& path) { ASSERT_TRUE(std::filesystem::remove(folder_ + "/" + path)) << path; }
   /// Replaces the first occurrence of a text in a file.
   void replace(const std::string& path, const std::string& from, const std::string& to) {
     std::string text = conformance::read_file(folder_ + "/" + path);
@@ -123,6 +124,32 @@ TEST(NodeKitFails, WhenAScenarioOrAScriptIsWrong) {
   for (const char* line : {"FAIL 09-retry.json", "FAIL 18-resubscribe.json", "FAIL 11-reap.json",
                            "SKIP 08-complete.json", "CONFORMANCE 1/79", "SKIPPED 1 (complete)"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " in\n" << text;
+  }
+}
+
+TEST(NodeKitFails, WhenANumberIsNotInTheFolder) {
+  const testing::PrivateServer server = server_of(Engine::valkey);
+  SpoiltProtocol spoilt;
+  spoilt.remove("conformance/17-backoff.json");
+  const Outcome whole = run_node("kit.js", {"--private", "--url", server.url(), "--protocol", spoilt.folder()});
+  EXPECT_EQ(whole.exit_code, 1) << whole.text();
+  EXPECT_NE(whole.text().find("NOT IN THE FOLDER 1 (17)"), std::string::npos) << whole.text();
+  EXPECT_EQ(whole.text().find("FAIL"), std::string::npos) << whole.text();
+
+  const Outcome asked = run_node("kit.js", {"--url", server.url(), "--protocol", spoilt.folder(), "order", "17"});
+  EXPECT_EQ(asked.exit_code, 2) << asked.text();
+  EXPECT_EQ(asked.text(), "NO SCENARIO 17\n");
+  const Outcome others = run_node("kit.js", {"--url", server.url(), "--protocol", spoilt.folder(), "order", "6"});
+  EXPECT_EQ(others.exit_code, 0) << others.text();
+  EXPECT_NE(others.text().find("CONFORMANCE 2/79"), std::string::npos) << others.text();
+}
+
+TEST(NodeKitFails, WhenNoScenarioIsCalledThat) {
+  const testing::PrivateServer server = server_of(Engine::valkey);
+  for (const char* name : {"odrer", "80", "undefined", "cache_broadcasts"}) {
+    const Outcome outcome = run_node("kit.js", {"--url", server.url(), "order", name});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.text();
+    EXPECT_EQ(outcome.text(), std::string("NO SCENARIO ") + name + "\n");
   }
 }
 
