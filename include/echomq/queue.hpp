@@ -183,7 +183,8 @@ struct DueRepeat {
 /// What one sweep of a pump has moved.
 struct Pumped {
   std::int64_t promoted = 0;
-  std::int64_t fired = 0;  ///< occurrences of repeats admitted
+  std::int64_t fired = 0;      ///< occurrences of repeats admitted
+  std::int64_t delivered = 0;  ///< records of the queue's outbox that their parents' queues have taken
 };
 
 /// A job row as stored: every field, also those this library does not know.
@@ -336,7 +337,9 @@ class Queue {
   /// gives how many. Any number of pumps may do it side by side. A registration without a usable period or payload is
   /// deleted. Errors: also node_lease_lost, out_of_memory.
   Reply<std::int64_t> fire_repeats(std::uint32_t limit = 100) const;
-  /// What a pump does at each tick: `promote` and `fire_repeats`, at most `batch` (>= 1) each.
+  /// What a pump does at each tick: `promote`, `fire_repeats` and `Flow::deliver`, at most `batch` (>= 1) each, all at
+  /// once. Each is done whether or not the others fail; the first error of that order is the answer. Records that could
+  /// not be brought stay for the next tick, and are no error here. Keys: those of the three.
   Reply<Pumped> pump_sweep(std::uint32_t batch = 100) const;
 
   // Reads.

@@ -1,10 +1,11 @@
-// Repeats: the registry, and admitting what is due.
+// Repeats: the registry, and admitting what is due; and the tick of a pump, of which that is a part.
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "queue/conversation.hpp"
+#include "queue/flow_deliver.hpp"
 #include "queue/start.hpp"
 
 namespace echomq {
@@ -129,7 +130,7 @@ class Firing {
   std::optional<Error> error_;
 };
 
-/// One tick of a pump: both at once, whether or not the other fails.
+/// One tick of a pump: what is due, repeats and the outbox at once, each whether or not the others fail.
 class Pump final : public Conversation<Pumped> {
  public:
   Pump(const Queue::State& state, std::uint32_t batch)
@@ -139,29 +140,35 @@ class Pump final : public Conversation<Pumped> {
         schedule_(state.keys.schedule()),
         pending_(state.keys.pending()),
         batch_(batch),
-        firing_(state, batch) {}
+        firing_(state, batch),
+        outbox_(state.keys, batch, kOutbox) {}
 
  private:
-  enum Tag : std::size_t { kFiring, kPromote };
+  enum Tag : std::size_t { kFiring, kPromote, kOutbox };  ///< and all that follow
 
   std::optional<Result<Pumped>> go_on() override {
     const bool fires = firing_.go_on(*this);
+    const bool delivers = outbox_.go_on(*this);
     if (!std::exchange(begun_, true)) {
       const Decimal limit(batch_);
       ask(kPromote, scripts_.promote, views(schedule_, pending_), views(base_, limit), Repeat::unsafe);
       return std::nullopt;
     }
-    if (fires)
+    if (fires || delivers)
       return std::nullopt;
     if (error_)
       return Result<Pumped>(std::unexpected<Error>(*std::move(error_)));
     ECHOMQ_TRY(pumped_.fired, firing_.outcome());
+    ECHOMQ_TRY(const Delivered delivered, outbox_.outcome());
+    pumped_.delivered = delivered.delivered;
     return Result<Pumped>(pumped_);
   }
 
   void heard(std::size_t tag, Result<Value> answer, bool) override {
     if (tag == kFiring)
       return firing_.heard(0, std::move(answer));
+    if (tag >= kOutbox)
+      return outbox_.heard(tag, std::move(answer));
     const auto promoted = answer ? answer->as_integer() : std::nullopt;
     if (promoted) {
       pumped_.promoted = *promoted;
@@ -175,6 +182,7 @@ class Pump final : public Conversation<Pumped> {
   std::string base_, schedule_, pending_;
   std::uint32_t batch_;
   Firing firing_;
+  OutboxPass outbox_;
   bool begun_ = false;
   Pumped pumped_;
   std::optional<Error> error_;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "echomq/batch.hpp"
+#include "echomq/flow.hpp"
 #include "echomq/lock_plane.hpp"
 #include "server/queue_fixture.hpp"
 
@@ -76,7 +77,32 @@ TEST_F(RepeatsServerTest, APumpMovesWhatIsDueAndFiresRepeats) {
   const Pumped pumped = queue().pump_sweep().get().value();
   EXPECT_EQ(pumped.promoted, 1);
   EXPECT_EQ(pumped.fired, 1);
+  EXPECT_EQ(pumped.delivered, 0);
   EXPECT_EQ(queue().pump_sweep().get().value().fired, 0);
+}
+
+/// A pump that left the outbox alone kept parents in other queues waiting where no worker of ours ran.
+TEST_F(RepeatsServerTest, APumpBringsTheQueuesRecordsToTheirParents) {
+  const Queue parents = client().queue("parents");
+  const FlowJob children[] = {{.payload = "c", .id = kJobA, .queue = QueueName{"q"}},
+                              {.payload = "c", .id = kJobB, .queue = QueueName{"q"}}};
+  ASSERT_TRUE(Flow(parents).add({.payload = "p", .id = kJobC, .children = children}).get());
+  for (const JobId child : {kJobA, kJobB}) {
+    const auto job = queue().claim().get().value();
+    ASSERT_TRUE(job && job->id == child);
+    ASSERT_TRUE(queue().complete(job->id, job->token, {.result = "r"}).get());
+  }
+  EXPECT_EQ(parents.state(kJobC).get().value(), JobState::awaiting_children);
+  EXPECT_EQ(queue().pump_sweep(1).get().value().delivered, 1);
+  EXPECT_EQ(raw("LLEN", "emq:{q}:flow:outbox").as_integer(), 1);
+  EXPECT_EQ(queue().pump_sweep(1).get().value().delivered, 1);
+  EXPECT_EQ(queue().pump_sweep(1).get().value().delivered, 0);
+  EXPECT_EQ(parents.state(kJobC).get().value(), JobState::pending);
+
+  // What is no record stays, and counts for nothing.
+  raw("RPUSH", "emq:{q}:flow:outbox", "no record");
+  EXPECT_EQ(queue().pump_sweep().get().value().delivered, 0);
+  EXPECT_EQ(raw("LLEN", "emq:{q}:flow:outbox").as_integer(), 1);
 }
 
 TEST_F(RepeatsServerTest, AClosedClientAnswersVerbsOfSeveralSteps) {

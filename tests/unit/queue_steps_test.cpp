@@ -78,22 +78,53 @@ TEST(QueueSteps, ARecoveryOfALaneGoesOnWhereItStoppedUntilItsLimit) {
   EXPECT_EQ(reply.get().value(), 10);
 }
 
-TEST(QueueSteps, APumpAsksForBothAtOnceThenFiresWhatWasDue) {
+TEST(QueueSteps, APumpAsksForAllAtOnceThenFiresWhatWasDueAndBringsWhatWasWritten) {
   FakeQueue f;
   f.core->next_ids = {5};
   auto reply = f.queue.pump_sweep(20);
-  ASSERT_EQ(f.core->waiting(), 2U);
+  ASSERT_EQ(f.core->waiting(), 3U);
   EXPECT_EQ(f.core->all[0].script, "repeat_due");
-  EXPECT_EQ(f.core->all[1].script, "promote");
+  EXPECT_THAT(f.core->all[1].parts, ElementsAre("LRANGE", "emq:{q}:flow:outbox", "0", "19"));
+  EXPECT_EQ(f.core->all[2].script, "promote");
   f.core->answer("*1\r\n*4\r\n$1\r\nr\r\n$2\r\n10\r\n$1\r\np\r\n$6\r\n1700.5\r\n");
+  const std::string record = std::string("p") + '\0' + "JOB0NgWEfAE00A" + '\0' + "JOB0NgWEfAE00B" + '\0' + "result";
+  f.core->answer("*1\r\n$" + std::to_string(record.size()) + "\r\n" + record + "\r\n");
   f.core->answer(":3\r\n");
-  EXPECT_EQ(f.core->last().script, "repeat_fire");
-  EXPECT_THAT(tail(f.core->last(), 3),
+  ASSERT_EQ(f.core->waiting(), 2U);
+  EXPECT_EQ(f.core->all[3].script, "repeat_fire");
+  EXPECT_THAT(tail(f.core->all[3], 3),
               ElementsAre("emq:{q}:repeat", "emq:{q}:pending", "emq:{q}:", "r", "1700.5", "JOB00000000005"));
+  EXPECT_EQ(f.core->all[4].script, "flow_deliver");
+  EXPECT_THAT(tail(f.core->all[4], 3),
+              ElementsAre("emq:{p}:job:JOB0NgWEfAE00A:dependencies", "emq:{p}:job:JOB0NgWEfAE00A:processed",
+                          "emq:{p}:job:JOB0NgWEfAE00A", "JOB0NgWEfAE00B", "result", "JOB0NgWEfAE00A", "emq:{p}:"));
   f.core->answer("*1\r\n:1\r\n");
+  f.core->answer(":1\r\n");
+  EXPECT_FALSE(reply.ready());
+  EXPECT_THAT(f.core->last().parts, ElementsAre("LREM", "emq:{q}:flow:outbox", "1", record));
+  EXPECT_EQ(f.core->last().repeat, Repeat::unsafe);
+  f.core->answer(":1\r\n");
   const Pumped pumped = reply.get().value();
   EXPECT_EQ(pumped.promoted, 3);
   EXPECT_EQ(pumped.fired, 1);
+  EXPECT_EQ(pumped.delivered, 1);
+}
+
+/// One part that fails holds nothing else up: the canonical pump counts it as nothing and goes on.
+TEST(QueueSteps, APartOfAPumpThatFailsHoldsNothingUp) {
+  FakeQueue f;  // without a node id nothing can be fired
+  auto reply = f.queue.pump_sweep();
+  f.core->answer("*1\r\n*4\r\n$1\r\nr\r\n$2\r\n10\r\n$1\r\np\r\n$1\r\n1\r\n");
+  const std::string record = std::string(1, '\0') + "fail" + '\0' + "p" + '\0' + "JOB0NgWEfAE00A" + '\0' +
+                             "JOB0NgWEfAE00B" + '\0' + "id" + '\0' + "boom";
+  f.core->answer("*1\r\n$" + std::to_string(record.size()) + "\r\n" + record + "\r\n");
+  f.core->answer("-OOM no\r\n");
+  EXPECT_EQ(f.core->last().script, "flow_fail_deliver");
+  f.core->answer(":1\r\n");
+  EXPECT_EQ(f.core->last().parts.front(), "LREM");
+  f.core->answer(":1\r\n");
+  EXPECT_EQ(f.core->waiting(), 0U);
+  EXPECT_TRUE(reply.get().error().is(Errc::out_of_memory));  // of promote, the first of them
 }
 
 TEST(QueueSteps, WithoutANodeIdNothingIsFired) {

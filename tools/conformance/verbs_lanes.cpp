@@ -72,6 +72,13 @@ json::value repeat_due(Caller& c) {
 
 using Verb = std::function<json::value(Caller&)>;
 
+/// One tick of a pump.
+[[nodiscard]] json::value pump_sweep(Caller& c) {
+  return c.value(c.queue().pump_sweep(c.args.count("batch", 100)), [](const Pumped& pumped) {
+    return ok(json::object{{"promoted", pumped.promoted}, {"fired", pumped.fired}, {"delivered", pumped.delivered}});
+  });
+}
+
 const std::map<std::string_view, Verb>& verbs() {
   static const std::map<std::string_view, Verb> table = {
       {"claim_batch", claim_batch},
@@ -94,25 +101,10 @@ const std::map<std::string_view, Verb>& verbs() {
          return found(c, c.queue().advance_repeat(c.args.text("name"), c.args.duration("every_ms")), "advanced");
        }},
       {"repeat_due", repeat_due},
+      {"pump_sweep", pump_sweep},
       {"repeat_count", [](Caller& c) { return c.number(c.queue().repeat_count()); }},
   };
   return table;
-}
-
-/// Promote, repeats, then one pass over the outbox.
-[[nodiscard]] Outcome pump_sweep(const Client& client, std::string_view queue, const json::object& args) {
-  Outcome outcome;
-  Caller caller(client.queue(good(QueueName::parse(queue))), args);
-  outcome.result = caller.value(caller.queue().pump_sweep(caller.args.count("batch", 100)), [](const Pumped& pumped) {
-    return ok(json::object{{"promoted", pumped.promoted}, {"fired", pumped.fired}, {"delivered", 0}});
-  });
-  json::value* moved = outcome.result.is_object() ? outcome.result.as_object().if_contains("ok") : nullptr;
-  if (moved != nullptr && !is_missing("deliver")) {
-    const Outcome delivered = make_call(client, "deliver", queue, {{"batch", 100}});
-    if (const json::value* count = delivered.result.as_object().if_contains("ok"))
-      moved->as_object()["delivered"] = *count;
-  }
-  return outcome;
 }
 
 /// What the handler of `batch_run` says of one job.
@@ -178,11 +170,9 @@ const std::map<std::string_view, Verb>& verbs() {
 std::optional<Outcome> make_lane_call(const Client& client, std::string_view call, std::string_view queue,
                                       const json::object& args) {
   const auto verb = verbs().find(call);
-  if (verb == verbs().end() && call != "pump_sweep" && call != "batch_run")
+  if (verb == verbs().end() && call != "batch_run")
     return std::nullopt;
   try {
-    if (call == "pump_sweep")
-      return pump_sweep(client, queue, args);
     if (call == "batch_run")
       return batch_run(client, queue, args);
     Caller caller(client.queue(good(QueueName::parse(queue))), args);
