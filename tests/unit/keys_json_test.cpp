@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -21,13 +22,15 @@ namespace json = boost::json;
 using namespace echomq;
 using namespace echomq::keyspace;
 
-json::object load(const std::string& path) {
-  const std::string whole = ECHOMQ_PROTOCOL_DIR "/" + path;
-  std::ifstream file(whole);
+std::string whole_text(const std::string& path) {
+  std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_TRUE(file.good()) << whole;
-  return json::parse(text.str()).as_object();
+  EXPECT_TRUE(file.good()) << path;
+  return text.str();
+}
+json::object load(const std::string& path) {
+  return json::parse(whole_text(ECHOMQ_PROTOCOL_DIR "/" + path)).as_object();
 }
 std::string_view text_of(const json::object& object, std::string_view name) {
   const json::value* const value = object.if_contains(name);
@@ -179,6 +182,42 @@ TEST(Vectors, Ids) {
     ASSERT_FALSE(refused.has_value());
     EXPECT_EQ(refused.error().is(Errc::wrong_kind), text_of(vector, "error") == "kind");
   }
+}
+
+/// The file names of the scripts whose text has all of `line`.
+std::set<std::string> scripts_with(const std::string& line) {
+  std::set<std::string> names;
+  for (const char* const folder : {"/lua/canonical", "/lua/extension"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(std::string(ECHOMQ_PROTOCOL_DIR) + folder)) {
+      if (entry.path().extension() == ".lua" && whole_text(entry.path()).find(line) != std::string::npos)
+        names.insert(entry.path().stem().string());
+    }
+  }
+  return names;
+}
+
+// A script that kills a parent was left out of the rows that say so.
+TEST(Repairs, TheRowsOfADyingParentNameEveryScriptThatExpandsTheFragment) {
+  const std::string folder = ECHOMQ_PROTOCOL_DIR;
+  // A nested fragment loses its markers: a line of it tells where it is.
+  const std::string line = "local left_set = parent_state == 'active' and 'active'";
+  ASSERT_NE(whole_text(folder + "/lua/fragments/parent_dies.lua").find(line), std::string::npos);
+  const std::set<std::string> expanded = scripts_with(line);
+  EXPECT_GE(expanded.size(), 6U);
+  std::istringstream readme(whole_text(folder + "/README.md"));
+  int rows = 0;
+  for (std::string row; std::getline(readme, row);) {
+    if (row.find("| a parent that dies and is a lane's job") == std::string::npos &&
+        row.find("| a parent moved to dead by this call") == std::string::npos)
+      continue;
+    ++rows;
+    std::set<std::string> named;
+    std::istringstream cell(row.substr(2, row.find(" |") - 2));
+    for (std::string name; std::getline(cell >> std::ws, name, ',');)
+      named.insert(name);
+    EXPECT_EQ(named, expanded) << row;
+  }
+  EXPECT_EQ(rows, 2);
 }
 
 }  // namespace
