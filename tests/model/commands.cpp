@@ -62,6 +62,17 @@ constexpr std::array kVerbs = {
     Weighted{Verb::enqueue_flow_child, "enqueue_flow_child", 10},
     Weighted{Verb::deliver, "deliver", 8},
     Weighted{Verb::deliver_again, "deliver_again", 3},
+    Weighted{Verb::repeat_register, "repeat_register", 3},
+    Weighted{Verb::repeat_advance, "repeat_advance", 1},
+    Weighted{Verb::repeat_cancel, "repeat_cancel", 1},
+    Weighted{Verb::repeat_due, "repeat_due", 1},
+    Weighted{Verb::repeat_fire, "repeat_fire", 4},
+    Weighted{Verb::spoil_repeat, "spoil_repeat", 1},
+    Weighted{Verb::set_concurrency, "set_concurrency", 1},
+    Weighted{Verb::is_maxed, "is_maxed", 2},
+    Weighted{Verb::lock_mark, "lock_mark", 2},
+    Weighted{Verb::lock_beat, "lock_beat", 2},
+    Weighted{Verb::lock_clear, "lock_clear", 1},
 };
 
 /// The verbs of one history. Each is left out, drawn as often as usual or more often, as bits of `mix` say: what hides in the

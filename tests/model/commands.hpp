@@ -57,6 +57,17 @@ enum class Verb : std::uint8_t {
   enqueue_flow_child,
   deliver,
   deliver_again,
+  repeat_register,
+  repeat_advance,
+  repeat_cancel,
+  repeat_due,
+  repeat_fire,
+  spoil_repeat,
+  set_concurrency,
+  is_maxed,
+  lock_mark,
+  lock_beat,
+  lock_clear,
 };
 
 struct Command {

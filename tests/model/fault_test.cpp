@@ -56,6 +56,23 @@ const std::vector<Seeded>& seeded_faults() {
       // in two places
       {"DelayLeavesALateJobWhereItWaits",
        {"delay", "if not withdrawn then withdrawn = redis.call('ZREM', p .. 'pending', id) == 1 end", ""}},
+      // a run fired twice, or for ever
+      {"FireDoesNotLookAtTheRun",
+       {"repeat_fire", "if run and tonumber(run) == tonumber(ARGV[i + 1]) then", "if run then"}},
+      {"FireLeavesTheRunAsItWas", {"repeat_fire", "redis.call('ZADD', registry, now + math.floor(every), name)", ""}},
+      {"FireKeepsWhatCannotRun", {"repeat_fire", "redis.call('ZREM', registry, name)", ""}},
+      {"CancelLeavesTheRecord", {"repeat_cancel", "redis.call('DEL', KEYS[2])", ""}},
+      {"ObliterateForgetsTheRecords",
+       {"obliterate", "for _, name in ipairs(names) do redis.call('DEL', p .. 'repeat:' .. name) end", ""}},
+      // the ceiling of jobs in flight
+      {"TheCeilingIsPassedByOne",
+       {"is_maxed", "redis.call('ZCARD', KEYS[2]) >= ceiling", "redis.call('ZCARD', KEYS[2]) > ceiling"}},
+      {"AWorkerIsSentBackToAFullQueue", {"park", "redis.call('ZCARD', active) >= ceiling", "false"}},
+      // markers
+      {"ABeatBelievesInALostLease",
+       {"lock_beat", "fields[1] == token and redis.call('ZSCORE', active, id)", "fields[1] == token"}},
+      {"AnothersMarkerIsTakenOff", {"lock_clear", "redis.call('GET', row .. ':lock') == token", "true"}},
+      {"AMarkerIsPutOnAJobThatIsGone", {"lock_mark", "if redis.call('EXISTS', row) == 1 then", "if true then"}},
   };
   return faults;
 }

@@ -45,6 +45,8 @@ class Judge {
     lanes();
     flows();
     counters();
+    repeats();
+    marks();
     if (broken_.empty())
       return std::nullopt;
     return queue_.name + ": " + broken_;
@@ -152,6 +154,40 @@ class Judge {
     const auto wake = elements(keys_, queue_.base + "wake");
     if (wake.size() > 64 || std::ranges::count(wake, "1") != static_cast<std::ptrdiff_t>(wake.size()))
       blame("wake holds more than 64 hints, or something else");
+  }
+
+  void repeats() {
+    const auto spoilt = [&](const std::string& name) {
+      const auto at = queue_.repeats.find(name);
+      return at != queue_.repeats.end() && at->second.spoilt;
+    };
+    const Fields registry = pairs(keys_, queue_.base + "repeat");
+    for (const auto& [name, run] : registry) {
+      if (run.find_first_not_of("0123456789") != std::string::npos)
+        blame(name + " runs next at " + run);
+      const Fields record = pairs(keys_, queue_.base + "repeat:" + name);
+      if ((field(record, "every_ms").empty() || field(record, "template").empty()) && !spoilt(name))
+        blame(name + " is registered and has no whole record");
+    }
+    const std::string prefix = queue_.base + "repeat:";
+    for (auto at = keys_.lower_bound(prefix); at != keys_.end() && at->first.starts_with(prefix); ++at) {
+      const std::string name = at->first.substr(prefix.size());
+      if (!registry.contains(name) && !spoilt(name))
+        blame(name + " has a record and is not registered");
+    }
+  }
+
+  void marks() {
+    const std::string prefix = queue_.base + "job:";
+    for (auto at = keys_.lower_bound(prefix); at != keys_.end() && at->first.starts_with(prefix); ++at) {
+      if (at->first.ends_with(":lock") &&
+          !rows_.contains(at->first.substr(prefix.size(), at->first.size() - prefix.size() - 5)))
+        blame(at->first + " is the marker of no row");
+    }
+    for (const auto& [name, value] : pairs(keys_, queue_.base + "meta")) {
+      if (name != "paused" && name != "concurrency")
+        blame("meta holds " + name);
+    }
   }
 
   const Keyspace& keys_;

@@ -74,6 +74,15 @@ Turn play(State& state, const Command& command) {
     case Verb::enqueue_flow_child:
     case Verb::deliver:
     case Verb::deliver_again: return play_flows(stage);
+    case Verb::repeat_register:
+    case Verb::repeat_advance:
+    case Verb::repeat_cancel:
+    case Verb::repeat_due:
+    case Verb::repeat_fire:
+    case Verb::spoil_repeat: return play_repeats(stage);
+    case Verb::lock_mark:
+    case Verb::lock_beat:
+    case Verb::lock_clear: return play_locks(stage);
     default: return play_operate(stage);
   }
 }

@@ -57,5 +57,7 @@ struct Stage {
 [[nodiscard]] Turn play_lanes(Stage stage);
 [[nodiscard]] Turn play_operate(Stage stage);
 [[nodiscard]] Turn play_flows(Stage stage);
+[[nodiscard]] Turn play_repeats(Stage stage);
+[[nodiscard]] Turn play_locks(Stage stage);
 
 }  // namespace echomq::model

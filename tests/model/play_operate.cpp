@@ -156,6 +156,9 @@ Turn obliterate(Stage& stage) {
   queue.ring.clear();
   queue.wake = queue.completed = queue.failed = 0;
   queue.paused = false;
+  queue.concurrency.reset();
+  // Records are found by the registry only.
+  std::erase_if(queue.repeats, [](const auto& entry) { return entry.second.run.has_value(); });
   return {call};
 }
 
@@ -170,8 +173,8 @@ Turn park(Stage& stage) {
     const auto ids = stage.queue.reached(place, INT64_MAX, 1);
     return ids.empty() ? -1 : std::max<std::int64_t>(0, stage.queue.jobs.at(ids[0]).score - stage.state.now());
   };
-  const bool claimable =
-      !stage.queue.paused && (!stage.queue.waiting(std::nullopt).empty() || !stage.queue.ring.empty());
+  const bool claimable = !stage.queue.paused && !stage.queue.is_maxed() &&
+                         (!stage.queue.waiting(std::nullopt).empty() || !stage.queue.ring.empty());
   if (claimable) {
     stage.queue.parked.erase(name);
   } else {
@@ -185,6 +188,19 @@ Turn park(Stage& stage) {
   return one("park", std::move(keys), {name, text(beat)},
              Value::array({Value::integer(claimable ? 1 : 0), Value::integer(until_first(Place::schedule)),
                            Value::integer(until_first(Place::active))}));
+}
+
+/// The ceiling of jobs in flight, which operators write by hand: a number, or what is none. Claims do not look at it.
+Turn set_concurrency(Stage& stage) {
+  const bool had = stage.queue.concurrency.has_value();
+  if (stage.command.flags == 0) {
+    stage.queue.concurrency.reset();
+    return one("", {}, {"HDEL", stage.key("meta"), "concurrency"}, Value::integer(had ? 1 : 0));
+  }
+  stage.queue.concurrency = stage.command.flags == 1   ? "many"
+                            : stage.command.flags == 2 ? "-1"
+                                                       : text(stage.command.amount % 4);
+  return one("", {}, {"HSET", stage.key("meta"), "concurrency", *stage.queue.concurrency}, Value::integer(had ? 0 : 1));
 }
 
 /// A peer with a lock plane has marked a job that it holds.
@@ -266,6 +282,10 @@ Turn play_operate(Stage stage) {
     case Verb::obliterate: return obliterate(stage);
     case Verb::park:
     case Verb::unpark: return park(stage);
+    case Verb::set_concurrency: return set_concurrency(stage);
+    case Verb::is_maxed:
+      return one("is_maxed", {stage.key("meta"), stage.key("active")}, {},
+                 stage.queue.is_maxed() ? Value::error("EMQRATE at concurrency ceiling") : Value::integer(0));
     case Verb::mark_lock: return mark_lock(stage);
     case Verb::ghost: return ghost(stage);
     case Verb::look: return look(stage);

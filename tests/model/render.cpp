@@ -107,6 +107,27 @@ void render_lanes(Keyspace& keys, const Queue& queue) {
   put(keys, queue.base + "ring", std::move(ring));
 }
 
+void render_repeats(Keyspace& keys, const Queue& queue) {
+  std::vector<std::pair<std::int64_t, std::string>> registry;
+  for (const auto& [name, repeat] : queue.repeats) {
+    std::map<std::string, std::string> record;
+    if (repeat.every)
+      record.emplace("every_ms", *repeat.every);
+    if (repeat.payload)
+      record.emplace("template", *repeat.payload);
+    put(keys, queue.base + "repeat:" + name, hash_of(std::move(record)));
+    if (repeat.run)
+      registry.emplace_back(*repeat.run, name);
+  }
+  std::ranges::sort(registry);
+  Content content{"z"};
+  for (auto& [run, name] : registry) {
+    content.push_back(std::move(name));
+    content.push_back(std::to_string(run));
+  }
+  put(keys, queue.base + "repeat", std::move(content));
+}
+
 void render_queue(Keyspace& keys, const Queue& queue) {
   for (const auto& [id, job] : queue.jobs) {
     if (!job.ghost)
@@ -121,8 +142,13 @@ void render_queue(Keyspace& keys, const Queue& queue) {
     put(keys, row + ":failed", hash_of(family.failed));
     put(keys, row + ":unsuccessful", hash_of(family.unsuccessful));
   }
+  std::map<std::string, std::string> meta;
   if (queue.paused)
-    put(keys, queue.base + "meta", {"h", "paused", "1"});
+    meta.emplace("paused", "1");
+  if (queue.concurrency)
+    meta.emplace("concurrency", *queue.concurrency);
+  put(keys, queue.base + "meta", hash_of(std::move(meta)));
+  render_repeats(keys, queue);
   if (queue.completed > 0)
     put(keys, queue.base + "metrics:completed", {"h", "count", std::to_string(queue.completed)});
   if (queue.failed > 0)

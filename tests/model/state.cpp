@@ -2,6 +2,7 @@
 #include "model/state.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 
 namespace echomq::model {
@@ -22,6 +23,13 @@ std::int64_t Family::outstanding() const {
 Job* Queue::find(const std::string& id) {
   const auto at = jobs.find(id);
   return at == jobs.end() || at->second.ghost ? nullptr : &at->second;
+}
+
+bool Queue::is_maxed() const {
+  const std::int64_t ceiling = concurrency ? std::strtoll(concurrency->c_str(), nullptr, 10) : 0;  // a word is 0
+  const auto active =
+      std::ranges::count_if(jobs, [](const auto& entry) { return entry.second.place == Place::active; });
+  return ceiling > 0 && active >= ceiling;
 }
 
 std::int64_t Queue::in_flight(const std::string& group) const {
@@ -188,6 +196,9 @@ std::string group_id(std::size_t number) {
   id[13] = static_cast<char>('1' + number);
   return id;
 }
+
+// A name may hold anything, and one may begin as another does.
+std::string repeat_name(std::size_t number) { return std::string("r:\0 ", 4).substr(0, 1 + number); }
 
 State initial_state() {
   State state;

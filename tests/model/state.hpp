@@ -51,6 +51,16 @@ struct Lane {
   std::optional<std::int64_t> weight{};
 };
 
+/// A registration of a job that is admitted again and again. Hands and peers leave one without a record, or outside the registry.
+struct Repetition {
+  std::optional<std::int64_t> run{};  // Unix ms; none: it is not in the registry
+  std::optional<std::string> every{};
+  std::optional<std::string> payload{};
+  bool spoilt = false;  // not whole any more, and no script has made it so
+
+  [[nodiscard]] bool has_record() const { return every || payload; }
+};
+
 struct Queue {
   std::string name{};
   std::string base{};  // emq:{name}:
@@ -64,7 +74,11 @@ struct Queue {
   std::int64_t completed = 0;
   std::int64_t failed = 0;
   std::vector<std::string> outbox{};
+  std::map<std::string, Repetition> repeats{};
+  std::optional<std::string> concurrency{};  // as operators write it
 
+  /// Whether as many jobs are in flight as the operator allows; what is no number allows any.
+  [[nodiscard]] bool is_maxed() const;
   [[nodiscard]] Job* find(const std::string& id);  // null: no row; a ghost has none
   [[nodiscard]] std::int64_t in_flight(const std::string& group) const;
   /// Flat waiting members, or those of a lane; ghosts too, in mint order.
@@ -121,10 +135,12 @@ inline constexpr std::size_t kQueues = 2;
 inline constexpr std::size_t kJobs = 6;
 inline constexpr std::size_t kGroups = 3;
 inline constexpr std::size_t kHolders = 2;
+inline constexpr std::size_t kRepeats = 3;
 /// Member `number` of queue `queue`; ids of queues differ, as minted ids do.
 [[nodiscard]] std::string job_id(std::size_t queue, std::size_t number);
 [[nodiscard]] std::string ghost_id(std::size_t queue, std::size_t number);
 [[nodiscard]] std::string group_id(std::size_t number);
+[[nodiscard]] std::string repeat_name(std::size_t number);
 [[nodiscard]] State initial_state();
 
 /// A queue's or deployment's keys and what they hold, flat: type letter, then the string; fields and values by field;
