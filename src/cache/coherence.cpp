@@ -4,22 +4,32 @@
 #include <utility>
 
 #include "cache/exchange.hpp"
-#include "client/live_core.hpp"
+#include "keyspace/slot.hpp"
 
 namespace echomq {
 inline namespace v1 {
 namespace cache {
 
 CoherenceLink::CoherenceLink(Coherence mode, const TableKeys& keys, std::weak_ptr<CoherenceSink> sink)
-    : mode_(mode), prefix_(keys.prefix), channel_(keys.channel), sink_(std::move(sink)) {}
+    : mode_(mode),
+      prefix_(keys.prefix),
+      channel_(keys.channel),
+      sink_(std::move(sink)),
+      slot_(mode == Coherence::tracking ? keyspace::slot(keys.prefix) : detail::Call::kAnySlot) {}
 
 Result<void> CoherenceLink::start(client::LiveCore& core) {
+  core_ = &core;
   deadline_ = core.options().deadline;
-  const bool subscribes = mode_ == Coherence::broadcast;
-  link_ = core.open_link(subscribes ? ":cache" : ":tracking", subscribes, shared_from_this());
-  link_->start();
+  core.watch_map(weak_from_this());
+  std::shared_ptr<wire::Link> first;
+  {
+    const std::lock_guard lock(mutex_);
+    open(core.node_of(slot_));
+    first = link_;
+  }
+  first->start();
   const auto until = detail::Clock::now() + core.options().connect_timeout + deadline_;
-  if (auto live = link_->wait_live(until); !live)
+  if (auto live = first->wait_live(until); !live)
     return live;
   std::unique_lock lock(mutex_);
   if (!changed_.wait_until(lock, until, [&] { return first_.has_value(); }))
@@ -27,47 +37,127 @@ Result<void> CoherenceLink::start(client::LiveCore& core) {
   return *first_;
 }
 
-void CoherenceLink::close() {
-  if (link_)
-    link_->close(Error(Errc::client_closed, "the cache is closed", Repeat::safe));
+/// With the mutex. The connection is not started.
+void CoherenceLink::open(const wire::Endpoint& node) {
+  const bool subscribes = mode_ == Coherence::broadcast;
+  doubted_ = false;
+  link_ = core_->open_link(subscribes ? ":cache" : ":tracking", subscribes,
+                           std::make_shared<Ear>(weak_from_this(), ++number_), node);
 }
 
-void CoherenceLink::link_live(std::int64_t) {
-  auto end = [self = shared_from_this()](Result<std::vector<Value>> answers) { self->answered(std::move(answers)); };
+void CoherenceLink::close() {
+  std::shared_ptr<wire::Link> last;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    last = link_;
+  }
+  if (last)
+    last->close(Error(Errc::client_closed, "the cache is closed", Repeat::safe));
+}
+
+std::shared_ptr<wire::Link> CoherenceLink::link() const {
+  const std::lock_guard lock(mutex_);
+  return link_;
+}
+
+bool CoherenceLink::is_current(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  return number == number_;
+}
+
+void CoherenceLink::misplaced() {
+  {
+    const auto sink = sink_.lock();
+    const std::lock_guard lock(mutex_);
+    if (closed_ || std::exchange(doubted_, true))
+      return;
+    if (sink)
+      sink->lost();
+  }
+  core_->read_map();  // and then `map_changed`
+}
+
+void CoherenceLink::map_changed() {
+  std::shared_ptr<wire::Link> left;
+  std::shared_ptr<wire::Link> next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || !first_)
+      return;  // `start` waits for the first one
+    const auto elsewhere = core_->better_node(*link_, slot_);
+    if (!elsewhere && !doubted_)
+      return;
+    // The same node again when it serves the slot after all: what it has not told meanwhile is not known.
+    left = link_;
+    open(elsewhere.value_or(left->endpoint()));
+    next = link_;
+  }
+  if (const auto sink = sink_.lock())
+    sink->lost();
+  left->close(Error(Errc::disconnected, "the cache's connection is with another node now", Repeat::safe));
+  next->start();
+}
+
+void CoherenceLink::Ear::link_live(std::int64_t) {
+  if (const auto link = owner.lock())
+    link->live(number);
+}
+
+void CoherenceLink::Ear::link_lost(const Error&) {
+  const auto link = owner.lock();
+  if (!link || !link->is_current(number))
+    return;
+  if (const auto sink = link->sink_.lock())
+    sink->lost();
+  link->core_->read_map();  // its node may be gone, and another serve in its place
+}
+
+void CoherenceLink::Ear::link_push(const resp::View& frame) {
+  const auto link = owner.lock();
+  if (!link || !link->is_current(number))
+    return;
+  if (const auto sink = link->sink_.lock())
+    read_push(frame, link->prefix_, link->channel_, *sink);
+}
+
+void CoherenceLink::live(std::uint64_t number) {
+  const std::shared_ptr<wire::Link> with = link();
+  if (!is_current(number))
+    return;
+  auto end = [self = shared_from_this(), number](Result<std::vector<Value>> answers) {
+    self->answered(number, std::move(answers));
+  };
   Exchange* call = mode_ == Coherence::broadcast ? Exchange::command(std::move(end), "SUBSCRIBE", channel_)
                                                  : Exchange::command(std::move(end), "CLIENT", "TRACKING", "ON",
                                                                      "BCAST", "PREFIX", prefix_, "NOLOOP");
   call->deadline = detail::Clock::now() + deadline_;
-  link_->submit_internal(call);
+  with->submit_internal(call);
 }
 
-void CoherenceLink::answered(Result<std::vector<Value>> answers) {
+void CoherenceLink::answered(std::uint64_t number, Result<std::vector<Value>> answers) {
+  const std::shared_ptr<wire::Link> by = link();
+  if (!is_current(number))
+    return;
   Result<void> outcome;
   if (!answers) {
     outcome = std::unexpected<Error>(std::move(answers).error());
-  } else if (mode_ == Coherence::tracking && link_->protocol() < 3) {
+  } else if (mode_ == Coherence::tracking && by->protocol() < 3) {
     outcome = fail(Errc::requires_resp3, "tracking needs a server that speaks RESP3");
   } else if (answers->back().is_error()) {
     outcome = std::unexpected<Error>(wire::to_error(answers->back().error_text()));
   }
-  if (outcome) {
-    if (const auto sink = sink_.lock())
-      sink->armed();
-  }
+  // Taken before the lock, for it may be the last owner of a table that takes the lock when it ends.
+  const auto sink = sink_.lock();
   const std::lock_guard lock(mutex_);
+  if (number != number_)
+    return;
+  // Within the lock: whoever doubts the connection later must find L1 on, to put it off.
+  if (outcome && !doubted_ && sink)
+    sink->armed();
   if (!first_)
     first_ = std::move(outcome);
   changed_.notify_all();
-}
-
-void CoherenceLink::link_lost(const Error&) {
-  if (const auto sink = sink_.lock())
-    sink->lost();
-}
-
-void CoherenceLink::link_push(const resp::View& frame) {
-  if (const auto sink = sink_.lock())
-    read_push(frame, prefix_, channel_, *sink);
 }
 
 }  // namespace cache

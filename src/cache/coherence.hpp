@@ -2,6 +2,10 @@
 //
 // From the moment the connection is lost until the server has confirmed the subscription again, L1 does not serve; what
 // it held before is never served again.
+//
+// In a cluster broadcasts are heard on any node; the changes of rows are told by the node that serves the table's slot, so
+// a tracking connection follows the slot. When a slot moves its rows are deleted on the node that had it, of which that
+// node tells, and the next read there is answered MOVED: so the move is noticed before anything could be missed.
 #pragma once
 
 #include <condition_variable>
@@ -11,16 +15,14 @@
 
 #include "cache/frame.hpp"
 #include "cache/push.hpp"
+#include "client/live_core.hpp"
 #include "wire/link.hpp"
 
 namespace echomq {
 inline namespace v1 {
-namespace client {
-class LiveCore;
-}  // namespace client
 namespace cache {
 
-class CoherenceLink final : public wire::LinkObserver, public std::enable_shared_from_this<CoherenceLink> {
+class CoherenceLink final : public client::MapWatcher, public std::enable_shared_from_this<CoherenceLink> {
  public:
   CoherenceLink(Coherence mode, const TableKeys& keys, std::weak_ptr<CoherenceSink> sink);
 
@@ -28,23 +30,42 @@ class CoherenceLink final : public wire::LinkObserver, public std::enable_shared
   [[nodiscard]] Result<void> start(client::LiveCore& core);
   void close();
   /// Null before `start`.
-  [[nodiscard]] const std::shared_ptr<wire::Link>& link() const noexcept { return link_; }
+  [[nodiscard]] std::shared_ptr<wire::Link> link() const;
+  /// The node says that it does not serve the slot (any more). L1 is off until the right one has confirmed.
+  void misplaced();
 
-  void link_live(std::int64_t connection_id) override;
-  void link_lost(const Error& why) override;
-  void link_push(const resp::View& frame) override;
+  void map_changed() override;
 
  private:
-  void answered(Result<std::vector<Value>> answers);
+  /// Hears one connection; what an earlier one still says counts for nothing.
+  struct Ear final : wire::LinkObserver {
+    Ear(std::weak_ptr<CoherenceLink> of, std::uint64_t which) : owner(std::move(of)), number(which) {}
+    void link_live(std::int64_t connection_id) override;
+    void link_lost(const Error& why) override;
+    void link_push(const resp::View& frame) override;
+
+    const std::weak_ptr<CoherenceLink> owner;
+    const std::uint64_t number;
+  };
+
+  [[nodiscard]] bool is_current(std::uint64_t number) const;
+  void open(const wire::Endpoint& node);
+  void live(std::uint64_t number);
+  void answered(std::uint64_t number, Result<std::vector<Value>> answers);
 
   const Coherence mode_;
   const std::string prefix_;
   const std::string channel_;
   const std::weak_ptr<CoherenceSink> sink_;
-  std::shared_ptr<wire::Link> link_;
+  const std::uint32_t slot_;
+  client::LiveCore* core_ = nullptr;  // since `start`; it outlives its connections, which are what calls this
   std::chrono::milliseconds deadline_{0};
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<wire::Link> link_;  // guarded by mutex_
+  std::uint64_t number_ = 0;          // guarded by mutex_: of the connection in use
+  bool doubted_ = false;              // guarded by mutex_: its node may not be the right one
+  bool closed_ = false;               // guarded by mutex_
   std::condition_variable changed_;
   std::optional<Result<void>> first_;  // guarded by mutex_: how the first subscription ended
 };

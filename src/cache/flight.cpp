@@ -113,6 +113,12 @@ void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector
 void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value& frame) {
   if (frame.is_error()) {
     Error why = wire::to_error(frame.error_text());
+    // Of the tracking connection: its node does not serve the table any more. The main one follows the slot.
+    if (why.is(Errc::moved) && options_.coherence == Coherence::tracking && flight->reads < kMostReads) {
+      coherence_->misplaced();
+      refresh(*flight, false);
+      return read({&flight, 1}, ReadBy::library);
+    }
     if (why.is(Errc::loading))
       return without_l2(flight, std::move(why));
     return land(flight, {std::unexpected<Error>(std::move(why))});

@@ -57,9 +57,6 @@ Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions op
   ECHOMQ_CHECK(check(options));
   if (client.core()->closed())
     return fail(Errc::client_closed, "the client is closed", Repeat::safe);
-  // The pushes of a cluster come from the node that serves the table's slot, which changes: not followed yet.
-  if (options.coherence == Coherence::tracking && static_cast<client::LiveCore&>(*client.core()).in_cluster())
-    return fail(Errc::invalid_argument, "tracking does not work in a cluster yet: use broadcast");
   auto table = std::make_shared<Table>(client.core(), std::move(options), std::move(load), std::move(load_async));
   if (table->options_.coherence == Coherence::none) {
     table->armed();

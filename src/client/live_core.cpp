@@ -68,6 +68,7 @@ void LiveCore::make_cluster() {
                                              std::move(connect), counters_, log_line(), [this] {
                                                subscriptions_->leave_lost_node();
                                                wake_->look_again();
+                                               map_changed();
                                              });
   topology_ = cluster_;
   wake_ = std::make_unique<WakeHubs>(true, [this](std::uint32_t slot) {
@@ -143,8 +144,9 @@ Result<void> LiveCore::connect() {
 }
 
 std::shared_ptr<wire::Link> LiveCore::open_link(std::string_view role, bool subscribes,
-                                                std::shared_ptr<wire::LinkObserver> observer) {
-  wire::LinkSettings settings = link_settings(role, url_.endpoint);
+                                                std::shared_ptr<wire::LinkObserver> observer,
+                                                const wire::Endpoint& node) {
+  wire::LinkSettings settings = link_settings(role, node);
   settings.subscribes = subscribes;
   std::shared_ptr<wire::Link> link = make_link(std::move(settings), nullptr, observer.get());
   const std::lock_guard lock(extra_mutex_);
@@ -156,6 +158,48 @@ std::shared_ptr<wire::Link> LiveCore::open_link(std::string_view role, bool subs
   if (closed())
     link->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
   return link;
+}
+
+wire::Endpoint LiveCore::node_of(std::uint32_t slot) const {
+  return cluster_ ? cluster_->owner_of(slot) : url_.endpoint;
+}
+
+std::optional<wire::Endpoint> LiveCore::better_node(const wire::Link& link, std::uint32_t slot) const {
+  if (!cluster_)
+    return std::nullopt;
+  if (slot != detail::Call::kAnySlot) {
+    wire::Endpoint owner = cluster_->owner_of(slot);
+    return owner == link.endpoint() ? std::nullopt : std::optional(std::move(owner));
+  }
+  // A node that others still reach lost this one connection only.
+  if (link.live() || cluster_->is_connected(link.endpoint()))
+    return std::nullopt;
+  const auto node = cluster_->live_node(&link.endpoint());
+  return node ? std::optional(*node) : std::nullopt;
+}
+
+void LiveCore::read_map() {
+  if (cluster_ && !closed())
+    cluster_->want_refresh();
+}
+
+void LiveCore::watch_map(std::weak_ptr<MapWatcher> watcher) {
+  const std::lock_guard lock(extra_mutex_);
+  std::erase_if(watchers_, [](const auto& known) { return known.expired(); });
+  watchers_.push_back(std::move(watcher));
+}
+
+void LiveCore::map_changed() {
+  std::vector<std::shared_ptr<MapWatcher>> watchers;
+  {
+    const std::lock_guard lock(extra_mutex_);
+    for (const auto& known : watchers_) {
+      if (auto watcher = known.lock())
+        watchers.push_back(std::move(watcher));
+    }
+  }
+  for (const auto& watcher : watchers)
+    watcher->map_changed();
 }
 
 Result<std::shared_ptr<LiveCore>> LiveCore::open(wire::Url url, ClientOptions options) {

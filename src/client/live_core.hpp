@@ -28,6 +28,15 @@ namespace echomq {
 inline namespace v1 {
 namespace client {
 
+/// Called on the library's thread when the map of a cluster was read, or one of its nodes was lost.
+class MapWatcher {
+ public:
+  virtual void map_changed() = 0;
+
+ protected:
+  ~MapWatcher() = default;
+};
+
 class LiveCore final : public Core {
  public:
   /// Connects and boots; leases a node id by option.
@@ -56,7 +65,16 @@ class LiveCore final : public Core {
   /// A connection of its own for another part of the library, not started; closed with the client. The observer lives
   /// as long as the connection may call it. `subscribes`: it carries subscriptions.
   [[nodiscard]] std::shared_ptr<wire::Link> open_link(std::string_view role, bool subscribes,
-                                                      std::shared_ptr<wire::LinkObserver> observer);
+                                                      std::shared_ptr<wire::LinkObserver> observer,
+                                                      const wire::Endpoint& node);
+  /// The server, or the node of a cluster that serves the slot; of `Call::kAnySlot` the one to which publications go.
+  [[nodiscard]] wire::Endpoint node_of(std::uint32_t slot) const;
+  /// Where a connection that is for this slot should be, when that is another node than the one it has. For
+  /// `Call::kAnySlot`: when its node is lost and another is not.
+  [[nodiscard]] std::optional<wire::Endpoint> better_node(const wire::Link& link, std::uint32_t slot) const;
+  /// Reads a cluster's map again soon; then the watchers are called.
+  void read_map();
+  void watch_map(std::weak_ptr<MapWatcher> watcher);
   [[nodiscard]] std::string endpoint() const { return url_.to_string(); }
   [[nodiscard]] bool in_cluster() const noexcept { return cluster_ != nullptr; }
   /// Looks up the slot of a call before it is submitted. Errors: cross_slot.
@@ -77,6 +95,7 @@ class LiveCore final : public Core {
   [[nodiscard]] wire::Link::LogFunction log_line(std::shared_ptr<void> keeps = nullptr);
   void make_standalone();
   void make_cluster();
+  void map_changed();
   [[nodiscard]] Result<void> connect();
   [[nodiscard]] bool forked() const noexcept;
 
@@ -108,7 +127,8 @@ class LiveCore final : public Core {
     std::shared_ptr<wire::Link> link;
   };
   std::mutex extra_mutex_;
-  std::vector<ExtraLink> extra_links_;  // guarded by extra_mutex_
+  std::vector<ExtraLink> extra_links_;               // guarded by extra_mutex_
+  std::vector<std::weak_ptr<MapWatcher>> watchers_;  // guarded by extra_mutex_
   std::atomic<bool> closed_{false};
   std::once_flag shut_once_;
   std::mutex join_mutex_;

@@ -552,13 +552,6 @@ std::optional<std::string> missing_verb(const json::value& history) {
 }
 
 std::optional<std::string> unmet_need(const std::string& url, const json::value& history) {
-  // The nodes of a cluster count who hears a broadcast apart, and tracking is refused there so far.
-  const json::array& steps = history.at("steps").as_array();
-  const bool hears = std::any_of(steps.begin(), steps.end(), [](const json::value& step) {
-    return field(step.at("args"), "coherence") != nullptr;
-  });
-  if (hears && is_cluster(connect(url, {.node_lease = NodeLease::never})))
-    return "single server";
   const json::value* needs = field(history, "needs");
   if (needs == nullptr)
     return std::nullopt;

@@ -238,9 +238,4 @@ json::object dump(const Client& client, const Extensions& extensions) {
   return state;
 }
 
-bool is_cluster(const Client& client) {
-  const auto info = client.command("INFO", "cluster").get();
-  return info && info->as_text().value_or("").find("cluster_enabled:1") != std::string_view::npos;
-}
-
 }  // namespace echomq::conformance

@@ -48,7 +48,4 @@ std::vector<Value> ask_each(const Client& client, const std::vector<std::string>
 /// The names of all keys that fit, on whatever node.
 [[nodiscard]] std::vector<std::string> keys_of(const Client& client, const std::string& pattern);
 
-/// Whether the server is a node of a cluster.
-[[nodiscard]] bool is_cluster(const Client& client);
-
 }  // namespace echomq::conformance

@@ -384,9 +384,6 @@ std::optional<std::string> obstacle(const std::string& url, const json::value& s
     } else if (what == "hash_field_ttl") {
       if (!has_command(connect(url, {.name = "needs"}), "HPEXPIRE"))
         return "the server has no HPEXPIRE";
-    } else if (what == "single_server") {
-      if (is_cluster(connect(url, {.name = "needs"})))
-        return "the server is a node of a cluster";
     } else {
       return "this driver has no " + what;
     }

@@ -12,7 +12,6 @@ const NEEDS = {
   subscriber: () => true,
   second_client: () => true,
   private: (_, options) => options.privateServer,
-  single_server: async (client) => !/cluster_enabled:1/.test((await client.send('INFO', 'cluster')).toString()),
   hash_field_ttl: async (client) => (await client.send('COMMAND', 'INFO', 'HPEXPIRE'))[0] !== null,
 };
 

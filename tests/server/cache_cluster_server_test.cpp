@@ -1,0 +1,186 @@
+// Tables of a cluster's clients: messages count and reach all of them; tracking is told by the node that serves the table.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "echomq/cache.hpp"
+#include "echomq/client.hpp"
+#include "echomq/testing/private_cluster.hpp"
+#include "keyspace/slot.hpp"
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr BrandedId kUser{"USR0NgWEfAE00A"};
+
+class CacheCluster : public ::testing::Test {
+ protected:
+  void start(std::vector<std::string> arguments = {}) {
+    auto started = testing::PrivateCluster::start({.arguments = std::move(arguments)});
+    ASSERT_TRUE(started) << started.error().message();
+    cluster_.emplace(*std::move(started));
+  }
+  [[nodiscard]] Client open(ClientOptions options = {}) const {
+    auto opened = Client::open(cluster_->url(), std::move(options));
+    if (!opened)
+      throw std::runtime_error(opened.error().message());
+    return *std::move(opened);
+  }
+  [[nodiscard]] static ByteCache table(const Client& on, const std::string& name, Coherence coherence) {
+    auto opened = ByteCache::open(
+        on, {.table = CacheName::parse(name).value(), .kind = "USR", .ttl = 60s, .coherence = coherence}, {});
+    if (!opened)
+      throw std::runtime_error(opened.error().message());
+    return *std::move(opened);
+  }
+  [[nodiscard]] static std::uint16_t slot_of(const std::string& name) { return keyspace::slot("{" + name + "}"); }
+  [[nodiscard]] std::string name_on(std::size_t node) const {
+    for (int i = 0;; ++i) {
+      std::string name = "t" + std::to_string(i);
+      if (cluster_->owner_of(slot_of(name)) == node)
+        return name;
+    }
+  }
+  [[nodiscard]] std::string asked(std::size_t node, const std::vector<std::string>& words) const {
+    auto answer = cluster_->ask(node, words);
+    return answer ? *answer : "error: " + answer.error().message();
+  }
+  [[nodiscard]] static std::string key(const std::string& name) {
+    return "ecc:{" + name + "}:" + std::string(kUser.text());
+  }
+  [[nodiscard]] static BrandedId version(std::uint64_t number) { return BrandedId::encode("EVT", number).value(); }
+  [[nodiscard]] static std::string got(const ByteCache& cache) {
+    const auto answer = cache.get(kUser).get();
+    if (!answer)
+      return answer.error().message();
+    return answer->value.value_or("(absent)") + "/" + std::string(to_string(answer->from));
+  }
+  [[nodiscard]] static bool holds(const ByteCache& cache) {
+    CachedBytes into;
+    return cache.peek(kUser, into);
+  }
+  /// How many connections that hear for tables the node has.
+  [[nodiscard]] int listeners(std::size_t node, const std::string& role) const {
+    const std::string list = asked(node, {"CLIENT", "LIST"});
+    int count = 0;
+    for (std::size_t at = list.find("name=echomq" + role); at != std::string::npos;
+         at = list.find("name=echomq" + role, at + 1))
+      ++count;
+    return count;
+  }
+
+  std::optional<testing::PrivateCluster> cluster_;
+};
+
+TEST_F(CacheCluster, AMessageCountsAndReachesEveryTable) {
+  start({"--cluster-require-full-coverage", "no"});
+  const std::size_t home = cluster_->owner_of(keyspace::slot("{emq}:version"));
+  const std::string name = name_on((home + 1) % 3);
+  const Client one = open({.heartbeat = 500ms});
+  const Client two = open({.heartbeat = 500ms});
+  for (const Client* client : {&one, &two}) {
+    for (std::size_t node = 0; node < 3; ++node)
+      ASSERT_TRUE(client->command("GET", name_on(node)).get());  // connected to all
+  }
+  ByteCache writer = table(one, name, Coherence::broadcast);
+  ByteCache reader = table(two, name, Coherence::broadcast);
+  const CacheWriter says(one, writer.options().table);
+  std::uint64_t number = 1;
+  const auto write = [&](const std::string& value) {
+    EXPECT_EQ(writer.put(kUser, value, version(++number)).get().value(), CachePut::stored);
+    return says.broadcast(kUser, version(number)).get().value();
+  };
+  EXPECT_EQ(write("one"), 2);
+  EXPECT_EQ(got(reader), "one/l2");
+  EXPECT_EQ(got(reader), "one/hit");
+  EXPECT_EQ(write("two"), 2);
+  EXPECT_TRUE(eventually([&] { return !holds(reader); }));
+  EXPECT_EQ(got(reader), "two/l2");
+  EXPECT_EQ(got(writer), "two/hit");
+
+  // The node on which they hear goes: they hear on another, and nothing of before is served.
+  EXPECT_EQ(listeners(home, ":cache"), 2);
+  cluster_->node(home).kill();
+  EXPECT_TRUE(eventually([&] { return !reader.serving() && !writer.serving(); }));
+  EXPECT_TRUE(eventually([&] { return reader.serving() && writer.serving(); }));
+  EXPECT_EQ(got(reader), "two/l2");
+  EXPECT_EQ(got(reader), "two/hit");
+  (void)write("three");
+  EXPECT_TRUE(eventually([&] { return !holds(reader); }));
+  EXPECT_EQ(got(reader), "three/l2");
+}
+
+/// The connection went to whichever node the URL named first: of writes to the others' slots it heard nothing.
+TEST_F(CacheCluster, TrackingHearsOfATableOnAnyNode) {
+  start();
+  const Client one = open();
+  const Client other = open({.node_lease = NodeLease::never});
+  for (std::size_t node = 0; node < 3; ++node) {
+    SCOPED_TRACE(node);
+    const std::string name = name_on(node);
+    ByteCache cache = table(one, name, Coherence::tracking);
+    EXPECT_EQ(listeners(node, ":tracking"), 1);
+    const auto write = [&](const std::string& bytes) { ASSERT_TRUE(other.command("SET", key(name), bytes).get()); };
+    write(std::string(version(1).text()) + "one");
+    EXPECT_EQ(got(cache), "one/l2");
+    EXPECT_EQ(got(cache), "one/hit");
+    write(std::string(version(2).text()) + "two");
+    EXPECT_TRUE(eventually([&] { return !holds(cache); }));
+    EXPECT_EQ(got(cache), "two/l2");
+    EXPECT_EQ(got(cache), "two/hit");
+  }
+}
+
+TEST_F(CacheCluster, TrackingFollowsTheSlotOfItsTable) {
+  start();
+  const Client one = open();
+  const Client other = open({.node_lease = NodeLease::never});
+  const std::string name = name_on(0);
+  const std::string slot = std::to_string(slot_of(name));
+  ByteCache cache = table(one, name, Coherence::tracking);
+  std::uint64_t number = 0;
+  const auto row = [&] {
+    ++number;
+    return std::string(version(number).text()) + "v" + std::to_string(number);
+  };
+  const auto newest = [&] { return "v" + std::to_string(number); };
+  ASSERT_TRUE(other.command("SET", key(name), row()).get());
+  EXPECT_EQ(got(cache), newest() + "/l2");
+  for (const std::size_t to : {1U, 2U, 0U, 1U}) {
+    SCOPED_TRACE(to);
+    const std::size_t from = cluster_->owner_of(slot_of(name));
+    EXPECT_EQ(got(cache), newest() + "/hit");
+    // The row moves along, as resharding does it.
+    const std::string to_id = asked(to, {"CLUSTER", "MYID"});
+    const std::string from_id = asked(from, {"CLUSTER", "MYID"});
+    ASSERT_EQ(asked(to, {"CLUSTER", "SETSLOT", slot, "IMPORTING", from_id}), "OK");
+    ASSERT_EQ(asked(from, {"CLUSTER", "SETSLOT", slot, "MIGRATING", to_id}), "OK");
+    ASSERT_EQ(asked(from, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(to).port()), key(name), "0", "5000"}),
+              "OK");
+    ASSERT_TRUE(cluster_->move_slot(slot_of(name), to));
+    // Nobody of ours has sent anything since: the row was dropped by what the old node told as it went.
+    EXPECT_TRUE(eventually([&] { return !holds(cache); }));
+    // Changed where this table does not hear yet.
+    ASSERT_EQ(asked(to, {"SET", key(name), row()}), "OK");
+    EXPECT_EQ(got(cache), newest() + "/l2");
+    EXPECT_TRUE(eventually([&] { return cache.serving() && listeners(to, ":tracking") == 1; }));
+    EXPECT_EQ(listeners(from, ":tracking"), 0);
+    // And it hears there.
+    EXPECT_EQ(got(cache), newest() + "/l2");
+    EXPECT_EQ(got(cache), newest() + "/hit");
+    ASSERT_EQ(asked(to, {"SET", key(name), row()}), "OK");
+    EXPECT_TRUE(eventually([&] { return !holds(cache); }));
+    EXPECT_EQ(got(cache), newest() + "/l2");
+  }
+  EXPECT_EQ(cache.stats().outages, 0U);
+}
+
+}  // namespace
+}  // namespace echomq::test
