@@ -31,6 +31,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::events, "events", "emq:{q}:events", ValueType::channel},
     {KeyType::parked, "parked", "emq:{q}:parked", ValueType::zset, true},
     {KeyType::metrics_repaired, "metrics:repaired", "emq:{q}:metrics:repaired", ValueType::hash, true},
+    {KeyType::ended, "ended", "emq:{q}:ended", ValueType::channel, true},
     {KeyType::job, "job", "emq:{q}:job:<id>", ValueType::hash},
     {KeyType::job_logs, "logs", "emq:{q}:job:<id>:logs", ValueType::list},
     {KeyType::job_lock, "lock", "emq:{q}:job:<id>:lock", ValueType::string},
@@ -43,6 +44,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::repeat_record, "repeat:record", "emq:{q}:repeat:<name>", ValueType::hash},
     {KeyType::stream, "stream", "emq:{q}:stream:<name>", ValueType::stream},
     {KeyType::stream_archived, "stream:archived", "emq:{q}:stream:<name>:archived", ValueType::string},
+    {KeyType::result, "result", "emq:{q}:result:<id>", ValueType::string, true},
     {KeyType::version, "version", "{emq}:version", ValueType::string},
     {KeyType::locks, "locks", "{emq}:locks", ValueType::none},
     {KeyType::bundle, "bundle", "{emq}:bundle", ValueType::none},
@@ -139,6 +141,8 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
       return kNone;
     return {KeyType::lane, group};
   }
+  if (take(rest, "result:"))
+    return is_id(rest) ? std::pair{KeyType::result, rest} : kNone;
   if (take(rest, "de:"))
     return DedupId::is_valid(rest) ? std::pair{KeyType::dedup, rest} : kNone;
   if (take(rest, "repeat:"))

@@ -45,6 +45,7 @@ enum class KeyType : std::uint8_t {
   events,
   parked,
   metrics_repaired,
+  ended,
   // With an id or a name.
   job,
   job_logs,
@@ -58,6 +59,7 @@ enum class KeyType : std::uint8_t {
   repeat_record,
   stream,
   stream_archived,
+  result,
   // Of the deployment.
   version,
   locks,
@@ -68,8 +70,8 @@ enum class KeyType : std::uint8_t {
   cache,
   unclassified,
 };
-inline constexpr std::size_t kFixedKeys = 21;
-inline constexpr std::size_t kKeyTypes = 39;
+inline constexpr std::size_t kFixedKeys = 22;
+inline constexpr std::size_t kKeyTypes = 41;
 
 /// What kind of value the server holds under a key.
 enum class ValueType : std::uint8_t { zset, list, set, hash, string, stream, channel, none };
@@ -189,6 +191,8 @@ class QueueKeys {
   [[nodiscard]] const std::string& events() const noexcept { return fixed(KeyType::events); }
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
+  /// Extension, a channel: ids of jobs whose `result` was just written.
+  [[nodiscard]] const std::string& ended() const noexcept { return fixed(KeyType::ended); }
   /// Any of the above by its type; `type` is one of the first `kFixedKeys`.
   [[nodiscard]] const std::string& fixed(KeyType type) const noexcept { return fixed_[static_cast<std::size_t>(type)]; }
 
@@ -202,6 +206,8 @@ class QueueKeys {
   [[nodiscard]] KeyText lane(const BrandedId& group) const {
     return KeyText::of(base_, "g:", group.text(), ":pending");
   }
+  /// Extension: `emq:{q}:result:<id>`.
+  [[nodiscard]] KeyText result(const BrandedId& id) const { return KeyText::of(base_, "result:", id.text()); }
   /// `emq:{q}:de:<did>`.
   [[nodiscard]] KeyText dedup(const DedupId& id) const { return KeyText::of(base_, "de:", id.text()); }
   /// `emq:{q}:repeat:<name>`. The name is the caller's to check: other runtimes take any bytes.

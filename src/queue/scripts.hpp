@@ -24,6 +24,9 @@ struct Scripts {
   const Source& retry;
   const Source& delay;
   const Source& hand_back;
+  const Source& settle;
+  const Source& take;
+  const Source& settle_and_take;
   const Source& extend_lock;
   const Source& extend_locks;
   const Source& promote;

@@ -1,0 +1,511 @@
+#!lua flags=allow-oom
+-- settle (extension): ends many jobs in one call, in any mix: done, retry, dead, delay, hand back. Each is fenced by its token and
+-- has a verdict of its own; the state afterwards is that of complete, retry, delay and hand_back one after the other.
+-- KEYS[1] pending             KEYS[2] active         all else is built from the base
+-- ARGV[1] base emq:{q}:
+-- ARGV[2..] at most 1000 settlements: job id, token, kind and what the kind needs:
+--   d                                          done, without a result: the id stands for it
+--   D, result, keep in ms                      done
+--   r, error, wait in ms, max attempts, keep   retry: scheduled, or dead when the attempts are used up (row field max_attempts wins)
+--   k, error, keep                             dead
+--   w, wait in ms                              delay
+--   h                                          hand back
+-- Keep > 0, or without it the row field keep: what became of a job that has ended stands in result:<id> for so long, `completed`
+--   or `dead`, NUL, result or error; and its id is published on ended.
+-- Replies: one integer a settlement: 1 completed; 2 scheduled; 3 dead; 4 delayed; 5 given back; 0 the row is gone (hand back: or the
+--   job is not in active); -1 another claim holds, or held, the job.
+-- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements
+local p, at, call = ARGV[1], 2, redis.call
+-- [settle_input]
+-- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
+-- they will write, so that nothing is refused once something is written. Sets total, ids, places, rows (nil: not read).
+local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
+local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
+local ids, places, rows, total, arguments = {}, {}, {}, 0, #ARGV
+local schedules, dies, returns = false, false, false
+while at <= arguments do
+  local kind = ARGV[at + 2]
+  local size = sizes[kind]
+  if not size or at + size - 1 > arguments then return redis.error_reply('ERR a settlement is malformed') end
+  local sound = true
+  if kind == 'r' then
+    local wait = tonumber(ARGV[at + 4])
+    sound = wait and wait == wait and tonumber(ARGV[at + 5]) and tonumber(ARGV[at + 6])
+    schedules, dies = true, true
+  elseif kind == 'D' or kind == 'k' then
+    sound = tonumber(ARGV[at + 4])
+    dies = dies or kind == 'k'
+  elseif kind == 'w' then
+    local wait = tonumber(ARGV[at + 3])
+    sound = wait and wait == wait
+    schedules = true
+  elseif kind == 'h' then
+    returns = true
+  end
+  if not sound then return redis.error_reply('ERR a settlement is malformed') end
+  total = total + 1
+  ids[total], places[total] = ARGV[at], at
+  at = at + size
+end
+if total > 1000 then return redis.error_reply('ERR more than 1000 settlements') end
+if schedules then call('ZCARD', p .. 'schedule') end
+if dies then call('ZCARD', p .. 'dead') end
+if returns then call('ZCARD', p .. 'pending') end
+
+-- A row that is no hash is none.
+local function read_row(i)
+  local kind = ARGV[places[i] + 2]
+  if kind == 'd' or kind == 'D' then
+    return try('HMGET', prefix .. ids[i], 'attempts', 'group', 'parent', 'keep')
+  end
+  return try('HMGET', prefix .. ids[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
+    'max_attempts')
+end
+-- Which of them are in active. A small set is one list that the server walks for each member: it is read as a whole then.
+local in_active = {}
+if total > 4 and call('ZCARD', active) <= 128 then
+  for _, id in ipairs(call('ZRANGE', active, 0, 127)) do in_active[id] = true end
+elseif total > 0 then
+  local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
+  for i = 1, total do in_active[ids[i]] = scores[i] end
+end
+for i = 1, total do rows[i] = read_row(i) end
+-- [end]
+-- [bites]
+local function bites(command, key, list)
+  for first = 1, #list, 1000 do
+    redis.call(command, key, unpack(list, first, math.min(first + 999, #list)))
+  end
+end
+-- [end]
+-- [clock]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- [end]
+-- [settle_all]
+-- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
+-- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
+-- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
+-- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
+local verdicts = {}
+local completed, failures, parked = 0, 0, 0
+local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
+local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
+local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
+if total > 0 then parked = call('ZCARD', p .. 'parked') end
+
+local function push_wakes()
+  local count, r = 0, 1
+  if #hints > 0 then
+    local length = call('LLEN', p .. 'wake')
+    for _, order in ipairs(hints) do
+      while r <= #rings and tonumber(rings[r]) < tonumber(order) do
+        r = r + 1
+        count, length = count + 1, math.min(64, length + 1)
+      end
+      if length < parked then count, length = count + 1, length + 1 end
+    end
+  end
+  count = math.min(64, count + #rings - r + 1)
+  if count > 0 then
+    local tokens = {}
+    for i = 1, count do tokens[i] = '1' end
+    call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64)))
+    call('LTRIM', p .. 'wake', 0, 63)
+  end
+  rings, hints = {}, {}
+end
+
+-- Steps are {lane, id or false, settlement}: a job of the lane has left active, and, with an id, waits in it again.
+local function give_lanes_back()
+  local lanes, names, pushed, length = {}, {}, {}, nil
+  for _, step in ipairs(steps) do
+    local g, id = step[1], step[2]
+    local lane = lanes[g]
+    if not lane then
+      lane = {freed = 0, members = {}}
+      lanes[g] = lane
+      names[#names + 1] = g
+    end
+    lane.freed = lane.freed + 1
+    if id then
+      lane.members[#lane.members + 1] = 0
+      lane.members[#lane.members + 1] = id
+    end
+  end
+  for _, g in ipairs(names) do
+    local lane = lanes[g]
+    local members = lane.members
+    lane.waiting = call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+    bites('ZADD', p .. 'g:' .. g .. ':pending', members)
+    local act = redis.pcall('HINCRBY', p .. 'gactive', g, -lane.freed)
+    if type(act) ~= 'number' or act <= 0 then call('HDEL', p .. 'gactive', g) end
+    lane.act = type(act) == 'number' and act + lane.freed or 0
+    lane.off = (lane.waiting or #members > 0) and not call('LPOS', p .. 'ring', g, 'MAXLEN', 64)
+      and call('SISMEMBER', p .. 'paused', g) == 0
+    lane.ceiling = lane.off and tonumber(call('HGET', p .. 'glimit', g))
+  end
+  for _, step in ipairs(steps) do
+    local lane = lanes[step[1]]
+    local act = math.max(0, lane.act - 1)
+    lane.act = act
+    if lane.off and (lane.waiting or step[2]) then
+      local below, expected = true, lane.waiting
+      if lane.ceiling then
+        below = act < tonumber(lane.ceiling)
+        expected = lane.waiting and act + 1 < tonumber(lane.ceiling)
+      end
+      if expected then length = length or call('LLEN', p .. 'ring') end
+      if below and not (expected and length + #pushed > 64) then
+        lane.off = false
+        pushed[#pushed + 1] = step[1]
+        rings[#rings + 1] = 2 * step[3]
+      end
+    end
+    if step[2] then lane.waiting = true end
+  end
+  bites('RPUSH', p .. 'ring', pushed)
+end
+
+local function write_gathered()
+  if #leaving > 0 then
+    call('ZREM', active, unpack(leaving, 1, math.min(#leaving, 1000)))
+    if #steps > 0 then give_lanes_back() end
+    for first = 1, #doomed, 999 do call('DEL', unpack(doomed, first, math.min(first + 998, #doomed))) end
+    bites('ZADD', p .. 'schedule', scheduled)
+    bites('ZADD', p .. 'dead', died)
+    bites('ZADD', p .. 'pending', waiting_again)
+    push_wakes()
+    leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
+  end
+end
+
+local function tell(id, how, text, keep)
+  if keep and keep >= 1 then
+    call('SET', p .. 'result:' .. id, how .. '\0' .. text, 'PX', math.floor(math.min(keep, 1000000000000)))
+    call('PUBLISH', p .. 'ended', id)
+  end
+end
+
+-- Gives the number of parents released, 0 or 1.
+local function told_done(id, parent, parent_queue, result)
+  local made = 0
+  if parent_queue and parent_queue ~= '' and p ~= 'emq:{' .. parent_queue .. '}:' then
+    call('RPUSH', p .. 'flow:outbox', parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. result)
+  else
+    touched[parent] = true
+    -- Expects p, id, parent and result. The child is done: recorded and counted once, never for a parent that is gone. A child that
+    -- died under policy id and came back was counted at its death: only its record moves.
+    local parent_row = p .. 'job:' .. parent
+    local parent_state = redis.call('HGET', parent_row, 'state')
+    if parent_state then
+      local counted = redis.call('HDEL', parent_row .. ':unsuccessful', id) == 1
+      if redis.call('HSET', parent_row .. ':processed', id, result) == 1 and not counted then
+        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- parent that still waits.
+        local left = redis.pcall('DECR', parent_row .. ':dependencies')
+        if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+          redis.call('HSET', parent_row, 'state', 'pending')
+          redis.call('ZADD', p .. 'pending', 0, parent)
+          made = made + 1
+        end
+      end
+    end
+  end
+  return made
+end
+
+-- A job that is not in active, or whose death a parent must hear of.
+local function settle_alone(i)
+  local id, at, fields = ids[i], places[i], rows[i]
+  local kind, row = ARGV[at + 2], prefix .. id
+  local g, parent, state = fields[2], fields[3], fields[5]
+  local link = parent and call('HMGET', row, 'parent_queue', 'parent_policy') or {}
+  local parent_queue = link[1]
+  local made = 0
+  -- Expects p, id and g. Takes the job out of active, or, when its lease has lapsed, out of where it waits for the next claim.
+  local active = redis.call('ZREM', p .. 'active', id) == 1
+  local withdrawn = active
+  if g then
+    if active then
+      local freed = 1
+      -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+      local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+      if type(act) ~= 'number' or act <= 0 then
+        redis.call('HDEL', p .. 'gactive', g)
+        act = 0
+      end
+      local waiting = redis.call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+      if waiting then
+        -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+        -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+        -- ceiling is on it by the ring's invariant.
+        if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+          local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+          local below, expected = true, waiting
+          if ceiling then
+            act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+            below = act < ceiling
+            expected = waiting and act + freed < ceiling
+          end
+          if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+            redis.call('RPUSH', p .. 'ring', g)
+            redis.call('LPUSH', p .. 'wake', '1')
+            redis.call('LTRIM', p .. 'wake', 0, 63)
+          end
+        end
+      end
+    else
+      withdrawn = redis.call('ZREM', p .. 'g:' .. g .. ':pending', id) == 1
+      if withdrawn and redis.call('ZCARD', p .. 'g:' .. g .. ':pending') == 0 then
+        redis.call('LREM', p .. 'ring', 0, g)
+      end
+    end
+  end
+  if not withdrawn then withdrawn = redis.call('ZREM', p .. 'pending', id) == 1 end
+  if kind == 'd' or kind == 'D' then
+    local was_dead = false
+    if not withdrawn then
+      withdrawn = call('ZREM', p .. 'schedule', id) == 1
+      was_dead = call('ZREM', p .. 'dead', id) == 1
+    end
+    local elsewhere = parent_queue and parent_queue ~= '' and p ~= 'emq:{' .. parent_queue .. '}:'
+    if parent and (withdrawn or was_dead and not elsewhere) then
+      made = told_done(id, parent, parent_queue, kind == 'D' and ARGV[at + 3] or id)
+    end
+    call('DEL', row, row .. ':logs', row .. ':lock')
+    completed = completed + 1
+    local keep = kind == 'D' and tonumber(ARGV[at + 4]) or 0
+    tell(id, 'completed', kind == 'D' and ARGV[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
+    verdicts[i] = 1
+  elseif kind == 'w' then
+    if not withdrawn and state == 'dead' then
+      verdicts[i] = -1
+    else
+      verdicts[i] = 4
+      if withdrawn or state ~= 'scheduled' then
+        call('HSET', row, 'state', 'scheduled')
+        call('ZADD', p .. 'schedule', now + tonumber(ARGV[at + 3]), id)
+        -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
+        local parked = redis.call('ZCARD', p .. 'parked')
+        if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
+            and redis.call('LLEN', p .. 'wake') < parked then
+          redis.call('LPUSH', p .. 'wake', '1')
+          redis.call('LTRIM', p .. 'wake', 0, 63)
+        end
+      end
+    end
+  elseif not withdrawn and (state == 'scheduled' or state == 'dead') then
+    verdicts[i] = state == 'dead' and 3 or 2
+  else
+    local reason = ARGV[at + 3]
+    local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+    if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(ARGV[at + 5])) then
+      call('HSET', row, 'last_error', reason, 'state', 'scheduled')
+      call('ZADD', p .. 'schedule', now + tonumber(ARGV[at + 4]), id)
+      -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
+      local parked = redis.call('ZCARD', p .. 'parked')
+      if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
+          and redis.call('LLEN', p .. 'wake') < parked then
+        redis.call('LPUSH', p .. 'wake', '1')
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+      verdicts[i] = 2
+    else
+      call('HSET', row, 'last_error', reason, 'state', 'dead')
+      call('ZADD', p .. 'dead', 0, id)
+      failures = failures + 1
+      if parent then
+        local policy = link[2] == 'id' and 'id' or 'fp'
+        touched[parent] = true
+        -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+        -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
+        -- that this call has moved to dead. A child that was counted as done before changes nothing.
+        local own_queue = string.sub(p, 6, -3)
+        if parent_queue and parent_queue ~= '' and parent_queue ~= own_queue then
+          redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. policy
+            .. '\0' .. reason)
+        else
+          local parent_row = p .. 'job:' .. parent
+          local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+          local parent_state = up[1]
+          if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
+            if policy ~= 'id' then
+              redis.call('HSET', parent_row .. ':failed', id, reason)
+              -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+              -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+              -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+              if parent_state ~= 'dead' then
+                redis.call('HSET', parent_row, 'state', 'dead')
+                redis.call('ZADD', p .. 'dead', 0, parent)
+                local g = up[5]
+                local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
+                    or g and 'g:' .. g .. ':pending' or 'pending'
+                local left = redis.call('ZREM', p .. left_set, parent) == 1
+                if g and left then
+                  local waiting = redis.call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+                  if left_set == 'active' then
+                    local freed = 1
+                    -- Expects p, g and freed: the lane's jobs in flight fall by that many; a count at zero, or one that is no number, is dropped.
+                    local act = redis.pcall('HINCRBY', p .. 'gactive', g, -freed)
+                    if type(act) ~= 'number' or act <= 0 then
+                      redis.call('HDEL', p .. 'gactive', g)
+                      act = 0
+                    end
+                    if waiting then
+                      -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+                      -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+                      -- ceiling is on it by the ring's invariant.
+                      if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+                        local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+                        local below, expected = true, waiting
+                        if ceiling then
+                          act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+                          below = act < ceiling
+                          expected = waiting and act + freed < ceiling
+                        end
+                        if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+                          redis.call('RPUSH', p .. 'ring', g)
+                          redis.call('LPUSH', p .. 'wake', '1')
+                          redis.call('LTRIM', p .. 'wake', 0, 63)
+                        end
+                      end
+                    end
+                  elseif not waiting then
+                    redis.call('LREM', p .. 'ring', 0, g)
+                  end
+                end
+                if up[2] and up[2] ~= '' then
+                  local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
+                  redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
+                    .. (up[4] == 'id' and 'id' or 'fp') .. '\0' .. reason)
+                end
+              end
+            elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
+              -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+              -- parent that still waits.
+              local left = redis.pcall('DECR', parent_row .. ':dependencies')
+              if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
+                redis.call('HSET', parent_row, 'state', 'pending')
+                redis.call('ZADD', p .. 'pending', 0, parent)
+                made = made + 1
+              end
+            end
+          end
+        end
+      end
+      local keep = tonumber(ARGV[at + sizes[kind] - 1])
+      tell(id, 'dead', reason, keep > 0 and keep or tonumber(fields[4]))
+      verdicts[i] = 3
+    end
+  end
+  if made > 0 then
+    -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+    local parked = redis.call('ZCARD', p .. 'parked')
+    if parked > 0 then
+      local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+      if lacking > 0 then
+        local hints = {}
+        for i = 1, lacking do hints[i] = '1' end
+        redis.call('LPUSH', p .. 'wake', unpack(hints))
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+    end
+  end
+end
+
+for i = 1, total do
+  local id, at = ids[i], places[i]
+  local kind, token = ARGV[at + 2], ARGV[at + 1]
+  if settled[id] or touched[id] then
+    write_gathered()
+    rows[i] = read_row(i)
+    in_active[id] = call('ZSCORE', active, id)
+  end
+  local fields = rows[i]
+  if not fields[1] then
+    verdicts[i] = 0
+  elseif fields[1] ~= token or token == '0' and kind ~= 'h' then
+    verdicts[i] = -1
+  elseif not in_active[id] then
+    if kind == 'h' then
+      verdicts[i] = 0
+    else
+      write_gathered()
+      settle_alone(i)
+      settled[id] = true
+    end
+  else
+    local row, g, parent = prefix .. id, fields[2], fields[3]
+    if parent and settled[parent] then write_gathered() end
+    local left, back = true, false
+    if kind == 'd' or kind == 'D' then
+      if parent and told_done(id, parent, call('HGET', row, 'parent_queue'), kind == 'D' and ARGV[at + 3] or id) > 0 and parked > 0 then
+        hints[#hints + 1] = 2 * i + 1
+      end
+      doomed[#doomed + 1] = row
+      doomed[#doomed + 1] = row .. ':logs'
+      doomed[#doomed + 1] = row .. ':lock'
+      completed = completed + 1
+      if kind == 'D' then
+        local keep = tonumber(ARGV[at + 4])
+        tell(id, 'completed', ARGV[at + 3], keep > 0 and keep or tonumber(fields[4]))
+      elseif fields[4] then
+        tell(id, 'completed', id, tonumber(fields[4]))
+      end
+      verdicts[i] = 1
+    elseif kind == 'h' then
+      call('HSET', row, 'state', 'pending', 'handbacks', math.floor(tonumber(fields[6]) or 0) + 1)
+      back = g and id
+      if not g then
+        waiting_again[#waiting_again + 1] = 0
+        waiting_again[#waiting_again + 1] = id
+        if parked > 0 then hints[#hints + 1] = 2 * i + 1 end
+      end
+      verdicts[i] = 5
+    else
+      local due
+      if kind == 'w' then
+        due = now + tonumber(ARGV[at + 3])
+        call('HSET', row, 'state', 'scheduled')
+        verdicts[i] = 4
+      else
+        local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+        if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(ARGV[at + 5])) then
+          due = now + tonumber(ARGV[at + 4])
+          call('HSET', row, 'last_error', ARGV[at + 3], 'state', 'scheduled')
+          verdicts[i] = 2
+        elseif parent then
+          left = false
+          write_gathered()
+          settle_alone(i)
+        else
+          call('HSET', row, 'last_error', ARGV[at + 3], 'state', 'dead')
+          died[#died + 1] = 0
+          died[#died + 1] = id
+          failures = failures + 1
+          local keep = tonumber(ARGV[at + sizes[kind] - 1])
+          tell(id, 'dead', ARGV[at + 3], keep > 0 and keep or tonumber(fields[4]))
+          verdicts[i] = 3
+        end
+      end
+      if due and parked > 0 then   -- an earlier due time wakes a parked worker: then the set is written at once
+        call('ZADD', p .. 'schedule', due, id)
+        if call('ZRANGE', p .. 'schedule', 0, 0)[1] == id then hints[#hints + 1] = 2 * i + 1 end
+      elseif due then
+        scheduled[#scheduled + 1] = due
+        scheduled[#scheduled + 1] = id
+      end
+    end
+    settled[id] = true
+    if left then
+      leaving[#leaving + 1] = id
+      if g then steps[#steps + 1] = {g, back, i} end
+    end
+  end
+end
+write_gathered()
+if completed > 0 then redis.pcall('HINCRBY', p .. 'metrics:completed', 'count', completed) end
+if failures > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', failures) end
+-- [end]
+return verdicts

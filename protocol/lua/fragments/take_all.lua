@@ -1,0 +1,174 @@
+-- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
+-- jobs, {job...}}.
+local gate, until_open, allowed = 0, 0, most
+local jobs, count, expired, deps = {}, 0, {}, {}
+local try, rows_of = redis.pcall, p .. 'job:'
+local bound = 1000   -- members that are not served, and turns that serve none
+local lanes, visited = {}, {}
+
+if settings[1] then gate, allowed = 1, 0 end
+if allowed > 0 and ceiling > 0 then
+  local room = math.max(0, math.ceil(ceiling - call('ZCARD', p .. 'active')))
+  if room < allowed then gate, allowed = 2, room end
+end
+if allowed > 0 and window > 0 then
+  local left = math.ceil(window - used)
+  if left <= 0 then   -- a counter without an end does not count
+    until_open = math.max(0, call('PTTL', p .. 'limiter'))
+    left = until_open > 0 and 0 or math.ceil(window)
+  end
+  if left < allowed then gate, allowed = 3, left end
+end
+
+-- Leases up to wanted of the oldest members of a set; gives how many.
+local function serve(set, wanted, lane)
+  local begun = count
+  while count - begun < wanted and bound > 0 do
+    local asked = wanted - (count - begun)
+    local popped = call('ZPOPMIN', set, asked)
+    for i = 1, #popped, 2 do
+      local id = popped[i]
+      local row = rows_of .. id
+      local fields = try('HMGET', row, 'attempts', 'payload', 'state', 'group', 'expires_at', 'max_attempts', 'timeout',
+        'backoff', 'traceparent', 'parent')
+      local state, g = fields[3], fields[4]
+      local exists = fields[1] or fields[2] or state
+      local misplaced = false
+      if exists and state ~= 'pending' then
+        -- [elsewhere]
+        -- [end]
+      end
+      local ends = tonumber(fields[5])
+      if not exists or misplaced then
+        bound = bound - 1
+      elseif ends and ends <= now then
+        bound = bound - 1
+        call('HSET', row, 'last_error', 'expired', 'state', 'dead')
+        call('ZADD', p .. 'dead', 0, id)
+        expired[#expired + 1] = id
+      else
+        local token = math.floor(tonumber(fields[1]) or 0) + 1
+        call('HSET', row, 'state', 'active', 'attempts', token)
+        count = count + 1
+        local job = {id, fields[2], token, lane or g}
+        jobs[count] = job
+        if not lane then
+          if g then try('HINCRBY', p .. 'gactive', g, 1) end   -- every settle of a row with a group lowers it
+          deps[#deps + 1] = row .. ':dependencies'
+        end
+        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks')
+        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2]) then
+          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) or 0
+          job[5], job[6], job[7], job[8] = fields[6], fields[7], fields[8], fields[9]
+          job[9], job[10] = token - 1 - spared, fields[10] and 1 or 0
+        end
+      end
+    end
+    if #popped < 2 * asked then break end
+  end
+  return count - begun
+end
+
+-- Turns by weight: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
+local function serve_lanes(wanted)
+  local begun = count
+  while count - begun < wanted and bound > 0 do
+    local g = call('LMOVE', p .. 'ring', p .. 'ring', 'LEFT', 'RIGHT')
+    if not g then break end
+    local lane = lanes[g]
+    if not lane then
+      local weight = tonumber(call('HGET', p .. 'gweight', g))
+      lane = {weight = weight and weight >= 1 and math.floor(weight) or 1, served = 0, act = 0,
+        ceiling = tonumber(call('HGET', p .. 'glimit', g))}
+      if lane.ceiling then lane.act = tonumber(call('HGET', p .. 'gactive', g)) or 0 end
+      lanes[g] = lane
+      visited[#visited + 1] = g
+    end
+    local share = math.min(lane.weight, wanted - (count - begun))
+    if lane.ceiling then share = math.min(share, math.ceil(lane.ceiling - lane.act)) end
+    local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
+    lane.served, lane.act = lane.served + got, lane.act + got
+    if got == 0 then bound = bound - 1 end
+    if lane.ceiling and lane.act >= lane.ceiling or call('ZCARD', p .. 'g:' .. g .. ':pending') == 0 then
+      call('LREM', p .. 'ring', -1, g)   -- it has just moved to the tail
+    end
+  end
+  return count - begun
+end
+
+if allowed > 0 then
+  local half = math.ceil(allowed / 2)
+  if order == 'f' then
+    serve(p .. 'pending', allowed, false)
+  elseif order == 'l' then
+    serve_lanes(allowed)
+  elseif order == 'fl' then
+    serve(p .. 'pending', half, false)
+    serve_lanes(allowed - count)
+    serve(p .. 'pending', allowed - count, false)
+  else
+    serve_lanes(half)
+    serve(p .. 'pending', allowed - count, false)
+    serve_lanes(allowed - count)
+  end
+end
+
+-- Back to front: in a small set the server looks for each one's place from the front.
+local leases, until_then = {}, string.format('%.17g', now + lease)
+for i = 1, count do
+  leases[2 * i - 1] = until_then
+  leases[2 * i] = jobs[count + 1 - i][1]
+end
+bites('ZADD', p .. 'active', leases)
+for _, g in ipairs(visited) do
+  local served = lanes[g].served
+  if served > 0 and type(redis.pcall('HINCRBY', p .. 'gactive', g, served)) ~= 'number' then
+    call('HSET', p .. 'gactive', g, served)
+  end
+end
+if window > 0 and span >= 1 and count > 0 then
+  if type(redis.pcall('INCRBY', p .. 'limiter', count)) ~= 'number' then call('SET', p .. 'limiter', count) end
+  if call('PTTL', p .. 'limiter') < 0 then
+    call('PEXPIRE', p .. 'limiter', math.floor(math.min(span, 1000000000000)))
+  end
+end
+
+-- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
+local made = 0
+for _, id in ipairs(expired) do
+  local fields = call('HMGET', p .. 'job:' .. id, 'parent', 'parent_queue', 'parent_policy', 'keep')
+  local parent, parent_queue, policy, reason = fields[1], fields[2], fields[3] == 'id' and 'id' or 'fp', 'expired'
+  if parent then
+    -- [parent_death]
+    -- [end]
+  end
+  local keep = tonumber(fields[4])
+  if keep and keep >= 1 then
+    call('SET', p .. 'result:' .. id, 'dead\0expired', 'PX', math.floor(math.min(keep, 1000000000000)))
+    call('PUBLISH', p .. 'ended', id)
+  end
+end
+if #expired > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #expired) end
+if made > 0 then
+  -- [flat_wake]
+  -- [end]
+end
+
+-- Parents of flows are flat; they keep the key :dependencies.
+local parents = 0
+for first = 1, #deps, 1000 do parents = parents + call('EXISTS', unpack(deps, first, math.min(first + 999, #deps))) end
+if parents > 0 then
+  for _, job in ipairs(jobs) do
+    if call('EXISTS', p .. 'job:' .. job[1] .. ':dependencies') == 1 then
+      if #job < 10 then
+        job[5], job[6], job[7], job[8], job[9], job[10] = false, false, false, false, job[3] - 1, 0
+      end
+      job[10] = job[10] + 2
+    end
+  end
+end
+
+local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
+if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
+if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs}

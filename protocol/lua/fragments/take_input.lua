@@ -1,0 +1,13 @@
+-- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order and what the gates said.
+local most, lease, order = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+if not most or not (most >= 1) then return redis.error_reply('ERR most must be a positive integer') end
+if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
+if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
+  return redis.error_reply('ERR order must be f, l, fl or lf')
+end
+most = math.min(math.floor(most), 1000)
+local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
+local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) or 0, tonumber(settings[4]) or 0
+local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
+if order ~= 'l' then call('ZCARD', p .. 'pending') end
+if order ~= 'f' then call('LLEN', p .. 'ring') end
