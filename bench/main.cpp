@@ -12,6 +12,7 @@
 
 #include "cases.hpp"
 #include "echomq/testing/private_server.hpp"
+#include "server_cpu.hpp"
 
 namespace {
 
@@ -68,6 +69,25 @@ int main(int argc, char** argv) {
                                        {"floor_saturated", verdict.saturated},
                                        {"floor", to_json(verdict.floor)},
                                        {"library", to_json(verdict.contender)}});
+  }
+  if (only.empty() || std::string("server_cpu").find(only) != std::string::npos) {
+    const echomq_bench::CpuVerdict cpu = echomq_bench::measure_server_cpu(bed, scale, pairs);
+    std::printf("%-34s %6.3f of one script a step (must be at most %.2f)%s  %6.2f µs, baseline %6.2f µs\n",
+                "server_cpu, whole job, by 100", cpu.ratio, cpu.kMost, cpu.holds() ? "  ok " : " MISS", cpu.ours,
+                cpu.baseline);
+    boost::json::array scripts;
+    for (const std::string& script : cpu.scripts) {
+      std::printf("  baseline %s\n", script.c_str());
+      scripts.emplace_back(script);
+    }
+    all_hold = all_hold && cpu.holds();
+    rows.push_back(boost::json::object{{"name", "server_cpu"},
+                                       {"ratio", cpu.ratio},
+                                       {"must_be_at_most", cpu.kMost},
+                                       {"holds", cpu.holds()},
+                                       {"server_cpu_us_per_job", cpu.ours},
+                                       {"baseline_us_per_job", cpu.baseline},
+                                       {"baseline_scripts", scripts}});
   }
   if (!json_path.empty()) {
     utsname machine{};

@@ -37,6 +37,9 @@ local function serve(set, wanted, lane)
       if exists and state ~= 'pending' then
         -- [elsewhere]
         -- [end]
+        if state == 'active' and not misplaced then   -- those of this call are not in active yet
+          for _, job in ipairs(jobs) do misplaced = misplaced or job[1] == id end
+        end
       end
       local ends = tonumber(fields[5])
       if not exists or misplaced then

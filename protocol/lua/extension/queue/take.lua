@@ -82,6 +82,9 @@ local function serve(set, wanted, lane)
         local home = state == 'active' and 'active' or state == 'scheduled' and 'schedule' or state == 'dead' and 'dead'
             or state == 'pending' and (g and 'g:' .. g .. ':pending' or 'pending')
         misplaced = home and redis.call('ZSCORE', p .. home, id)
+        if state == 'active' and not misplaced then   -- those of this call are not in active yet
+          for _, job in ipairs(jobs) do misplaced = misplaced or job[1] == id end
+        end
       end
       local ends = tonumber(fields[5])
       if not exists or misplaced then

@@ -1,0 +1,814 @@
+// settle, take and settle_and_take through `exchange`: whole databases after random mixes beside those that the canonical
+// verbs leave one by one; the gates, fairness, expiry, kept results, and what is refused.
+#include "queue/exchange.hpp"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "script/registry.hpp"
+#include "server/queue_fixture.hpp"
+
+namespace echomq::test {
+namespace {
+
+using namespace echomq::queue;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const std::string kP = "emq:{q}:";
+
+/// Everything in the database as text, a line a member. Instants (scores beyond 1e12) are told in steps of 1,000 s from
+/// now, rounded up: the test's own times are further apart and its runs shorter.
+constexpr std::string_view kDump = R"(
+  local t = redis.call('TIME')
+  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  local lines = {}
+  local keys = redis.call('KEYS', 'emq:{q}:*')
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    local kind = redis.call('TYPE', key).ok
+    local own = {}
+    if kind == 'string' then
+      own[1] = redis.call('GET', key)
+    elseif kind == 'hash' then
+      local all = redis.call('HGETALL', key)
+      for i = 1, #all, 2 do own[#own + 1] = all[i] .. '=' .. all[i + 1] end
+      table.sort(own)
+    elseif kind == 'list' then
+      own = redis.call('LRANGE', key, 0, -1)
+    elseif kind == 'set' then
+      own = redis.call('SMEMBERS', key)
+      table.sort(own)
+    elseif kind == 'zset' then
+      local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+      for i = 1, #all, 2 do
+        local score = tonumber(all[i + 1])
+        own[#own + 1] = all[i] .. '@' .. (score > 1e12 and 'now+' .. math.ceil((score - now) / 1e6) or all[i + 1])
+      end
+      table.sort(own)
+    end
+    for _, one in ipairs(own) do lines[#lines + 1] = key .. ' ' .. kind .. ' ' .. one end
+    if redis.call('PTTL', key) >= 0 then lines[#lines + 1] = key .. ' expires' end
+  end
+  return table.concat(lines, '\n')
+)";
+
+/// A server with one queue, reached by raw script calls and by `exchange`.
+class Side {
+ public:
+  Side() {
+    auto started = echomq::testing::PrivateServer::start({.listen = echomq::testing::Listen::unix_socket});
+    EXPECT_TRUE(started) << started.error().message();
+    server_.emplace(*std::move(started));
+    client_.emplace(Client::open(server_->url()).value());
+    queue_.emplace(client_->queue("q"));
+  }
+  [[nodiscard]] Queue& queue() { return *queue_; }
+
+  Value raw(const std::vector<std::string>& parts) {
+    const std::vector<std::string_view> views(parts.begin(), parts.end());
+    auto reply = client_->command(CommandParts(views)).get();
+    if (reply)
+      return *std::move(reply);
+    return Value();
+  }
+  /// A script by name, its keys below the queue's base. An error reply is its text.
+  std::string script(std::string_view name, const std::vector<std::string>& keys, std::vector<std::string> arguments) {
+    const Value reply = call(name, keys, std::move(arguments));
+    return reply.to_string();
+  }
+  Value call(std::string_view name, const std::vector<std::string>& keys, std::vector<std::string> arguments) {
+    const script::ScriptSource* source = script::find_script(name);
+    std::vector<std::string> parts = {"EVAL", std::string(source->source), std::to_string(keys.size())};
+    for (const std::string& key : keys)
+      parts.push_back(kP + key);
+    parts.insert(parts.end(), arguments.begin(), arguments.end());
+    const std::vector<std::string_view> views(parts.begin(), parts.end());
+    auto reply = client_->command(CommandParts(views)).get();
+    if (!reply) {
+      error_ = reply.error().message();
+      return Value();
+    }
+    error_.clear();
+    return *std::move(reply);
+  }
+  /// Of the last script.
+  [[nodiscard]] const std::string& error() const { return error_; }
+  [[nodiscard]] std::string dump() {
+    const Value reply = raw({"EVAL", std::string(kDump), "0"});
+    return std::string(reply.as_text().value_or("(no dump)"));
+  }
+  [[nodiscard]] std::vector<std::string> members(const std::string& set) {
+    std::vector<std::string> ids;
+    const Value reply = raw({"ZRANGE", kP + set, "0", "-1"});
+    for (const Value& one : reply.items())
+      ids.emplace_back(one.as_text().value_or(""));
+    return ids;
+  }
+
+ private:
+  std::optional<echomq::testing::PrivateServer> server_;
+  std::optional<Client> client_;
+  std::optional<Queue> queue_;
+  std::string error_;
+};
+
+/// Lines of one text that the other lacks.
+std::string difference(const std::string& a, const std::string& b) {
+  const auto lines = [](const std::string& text) {
+    std::multiset<std::string> all;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);)
+      all.insert(line);
+    return all;
+  };
+  const auto left = lines(a);
+  const auto right = lines(b);
+  std::vector<std::string> only;
+  std::set_difference(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(only));
+  std::string out = "only one by one:\n";
+  for (const std::string& line : only)
+    out += "  " + line + "\n";
+  only.clear();
+  std::set_difference(right.begin(), right.end(), left.begin(), left.end(), std::back_inserter(only));
+  out += "only together:\n";
+  for (const std::string& line : only)
+    out += "  " + line + "\n";
+  return out;
+}
+
+struct HeldJob {
+  std::string id;
+  std::uint64_t token = 0;
+};
+
+/// The same history on two servers: `one` is driven by the canonical scripts one by one, `all` by `exchange`.
+class Twins {
+ public:
+  explicit Twins(unsigned seed) : random_(seed) {}
+
+  void round() {
+    steps_.clear();
+    const int admissions = below(12);
+    for (int i = 0; i < admissions; ++i)
+      admit();
+    if (below(3) == 0)
+      flow();
+    for (int i = below(3); i > 0; --i)
+      disturb();
+    const bool settle = below(5) != 0;
+    const bool take = below(5) != 0;
+    std::vector<Settlement> settlements;
+    if (settle)
+      settlements = choose();
+    std::optional<TakeRequest> request;
+    if (take)
+      request = claim();
+    if (settlements.empty() && !request)
+      return;
+    exchange_both(settlements, request);
+  }
+  [[nodiscard]] std::string compare() {
+    const std::string a = one_.dump();
+    const std::string b = all_.dump();
+    if (a == b)
+      return {};
+    std::string story;
+    for (const std::string& step : steps_)
+      story += step + "\n";
+    return story + difference(a, b);
+  }
+  std::map<std::string, int> seen;  ///< what has happened, by name
+
+ private:
+  int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+  template <typename T>
+  const T& any(const std::vector<T>& list) {
+    return list[static_cast<std::size_t>(below(static_cast<int>(list.size())))];
+  }
+  std::string fresh() {
+    std::string digits = std::to_string(next_++);
+    // Not always in mint order.
+    return std::string("JOB0") + static_cast<char>('A' + below(4)) + std::string(9 - digits.size(), '0') + digits;
+  }
+  std::string lane() { return std::string("PRT0000000000") + static_cast<char>('A' + below(5)); }
+  void both(const std::vector<std::string>& command) {
+    const std::string a = one_.raw(command).to_string();
+    const std::string b = all_.raw(command).to_string();
+    EXPECT_EQ(a, b) << command[0] << " " << (command.size() > 1 ? command[1] : "");
+  }
+  void both(std::string_view name, const std::vector<std::string>& keys, const std::vector<std::string>& arguments) {
+    const std::string a = one_.script(name, keys, arguments);
+    const std::string b = all_.script(name, keys, arguments);
+    EXPECT_EQ(a, b) << name;
+    steps_.push_back(std::string(name) + (arguments.empty() ? "" : " " + arguments[0]));
+  }
+
+  void admit() {
+    const std::string id = fresh();
+    if (below(2) == 0) {
+      both("enqueue", {"job:" + id, "pending"}, {id, "p" + id});
+    } else {
+      const std::string g = lane();
+      both("genqueue", {"job:" + id, "g:" + g + ":pending", "ring", "paused", "glimit", "gactive", "wake"},
+           {id, "p" + id, g});
+    }
+    if (below(8) == 0)
+      both("add_log", {"job:" + id, "job:" + id + ":logs"}, {"line"});
+  }
+
+  /// A parent with a few children in this queue, or a child whose parent is in another one, or a parent that has one.
+  void flow() {
+    const std::string parent = fresh();
+    if (below(4) == 0) {
+      both("enqueue_flow_child", {"job:" + parent, "pending"},
+           {parent, "x", fresh(), "other", below(2) == 0 ? "fp" : "id"});
+      return;
+    }
+    const int count = 1 + below(3);
+    std::vector<std::string> keys = {"job:" + parent, "job:" + parent + ":dependencies", "pending"};
+    std::vector<std::string> arguments = {parent, "parent", std::to_string(count)};
+    std::vector<std::string> policies;
+    for (int i = 0; i < count; ++i) {
+      const std::string id = fresh();
+      keys.push_back("job:" + id);
+      arguments.insert(arguments.end(), {id, "child"});
+      policies.push_back(below(2) == 0 ? "fp" : "id");
+    }
+    arguments.insert(arguments.end(), policies.begin(), policies.end());
+    both("enqueue_flow", keys, arguments);
+    if (below(3) == 0)
+      both({"HSET", kP + "job:" + parent, "parent", fresh(), "parent_queue", below(2) == 0 ? "other" : ""});
+    if (below(4) == 0)  // a parent that runs while a child of its is not done
+      both({"EVAL", "redis.call('HSET', KEYS[1], 'state', 'pending') return redis.call('ZADD', KEYS[2], 0, ARGV[1])",
+            "2", kP + "job:" + parent, kP + "pending", parent});
+    seen["flow"]++;
+  }
+
+  /// What happens beside workers: operators, lost leases, members and rows that do not fit.
+  void disturb() {
+    const std::string g = lane();
+    switch (below(15)) {
+      case 0:
+        both("glimit", {"glimit", "gactive", "ring", "paused", "wake"}, {kP, g, std::to_string(1 + below(4))});
+        break;
+      case 1: both("gweight", {"gweight"}, {g, std::to_string(1 + below(5))}); break;
+      case 2: both("gpause", {"paused", "ring"}, {g}); break;
+      // As an operator does by hand: the ring learns of it at the next settle.
+      case 3: both({"SREM", kP + "paused", g}); break;
+      case 4:
+      case 5: {  // leases lapse
+        const auto active = one_.members("active");
+        for (const std::string& id : active) {
+          if (below(3) == 0)
+            both({"ZADD", kP + "active", "XX", "1", id});
+        }
+        both("reap", {"active", "pending"}, {kP});
+        seen["reap"]++;
+        break;
+      }
+      case 6: {
+        const auto active = one_.members("active");
+        for (const std::string& id : active) {
+          if (below(3) == 0)
+            both({"ZADD", kP + "active", "XX", "1", id});
+        }
+        both("sweep_stalled", {"active", "pending", "dead"}, {kP, "3", "100"});
+        seen["sweep"]++;
+        break;
+      }
+      case 7: {  // what is scheduled is due
+        for (const std::string& id : one_.members("schedule")) {
+          if (below(2) == 0)
+            both({"ZADD", kP + "schedule", "XX", "1", id});
+        }
+        both("promote", {"schedule", "pending"}, {kP, "100"});
+        break;
+      }
+      case 8: both({"ZADD", kP + (below(2) == 0 ? "pending" : "g:" + g + ":pending"), "0", fresh()}); break;  // ghosts
+      case 9: {  // members that are at home elsewhere
+        const auto active = one_.members("active");
+        if (!active.empty())
+          both({"ZADD", kP + (below(2) == 0 ? "pending" : "g:" + g + ":pending"), "0", any(active)});
+        break;
+      }
+      case 10:
+        if (!held_.empty())
+          both({"DEL", kP + "job:" + any(held_).id});
+        break;
+      case 11: both({"HSET", kP + "gactive", g, below(2) == 0 ? "no number" : std::to_string(below(6))}); break;
+      case 12:
+        both(below(2) == 0
+                 ? std::vector<std::string>{"ZADD", kP + "parked", "9000000000000", "w" + std::to_string(below(4))}
+                 : std::vector<std::string>{"DEL", kP + "parked", kP + "wake"});
+        break;
+      case 13: {
+        const auto dead = one_.members("dead");
+        if (!dead.empty()) {
+          const std::string id = any(dead);
+          both("reprocess", {"job:" + id, "dead", "pending"}, {id});
+        }
+        break;
+      }
+      case 14: {  // a long ring, of lanes that have a job each
+        for (int i = 0; i < 70; ++i)
+          both({"RPUSH", kP + "ring", "PRT00000000" + std::to_string(100 + i)});
+        break;
+      }
+      default: break;
+    }
+  }
+
+  std::vector<Settlement> choose() {
+    std::vector<Settlement> out;
+    std::shuffle(held_.begin(), held_.end(), random_);
+    std::size_t count = held_.empty() ? 0 : static_cast<std::size_t>(below(static_cast<int>(held_.size()) + 1));
+    texts_.clear();
+    texts_.reserve(3 * held_.size() + 8);
+    std::vector<HeldJob> chosen(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
+    held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
+    // Now and then: a settlement twice in one call, one with a wrong token, one of a job that never was.
+    if (!chosen.empty() && below(3) == 0)
+      chosen.insert(chosen.begin() + below(static_cast<int>(chosen.size())), any(chosen));
+    if (!chosen.empty() && below(3) == 0)
+      chosen.push_back({any(chosen).id, any(chosen).token + 1 - static_cast<std::uint64_t>(2 * below(2))});
+    if (!past_.empty() && below(2) == 0)
+      chosen.push_back(any(past_));
+    if (below(6) == 0)
+      chosen.push_back({fresh(), 1});
+    for (const HeldJob& job : chosen) {
+      past_.push_back(job);
+      Settlement one{.id = JobId(*BrandedId::parse(job.id)), .token = Token(job.token)};
+      one.kind = any<SettleKind>({SettleKind::done, SettleKind::done, SettleKind::retry, SettleKind::dead,
+                                  SettleKind::delay, SettleKind::hand_back});
+      if (one.kind != SettleKind::done || below(2) == 0)
+        one.text = texts_.emplace_back("text of " + job.id);
+      // Times that no two settlements share, so that which is due first does not hang on the milliseconds of a run.
+      one.wait = Milliseconds(1'000'000LL * (1000 + (7919LL * next_wait_++) % 100003));
+      one.max_attempts = static_cast<std::uint32_t>(1 + below(3));
+      out.push_back(one);
+    }
+    if (past_.size() > 40)
+      past_.erase(past_.begin(), past_.begin() + 20);
+    return out;
+  }
+
+  TakeRequest claim() {
+    TakeRequest request;
+    request.most = static_cast<std::uint32_t>(1 + below(14));
+    request.lease = Milliseconds(5'000'000'000LL);
+    const int which = below(6);
+    request.lanes = which != 0;
+    request.flat = which != 1;
+    request.lanes_first = below(2) == 0;
+    return request;
+  }
+
+  /// One settlement by its own script: the verdict.
+  Settled settle_one(const Settlement& s) {
+    const std::string id(s.id.text());
+    const std::string token = s.token.text();
+    const std::string row = "job:" + id;
+    const std::string text(s.text.value_or(""));
+    const std::string wait = std::to_string(s.wait.count());
+    Value reply;
+    switch (s.kind) {
+      case SettleKind::done: {
+        std::vector<std::string> arguments = {id, token, kP};
+        if (s.text)
+          arguments.insert(arguments.end(), {"", text});
+        reply = one_.call("complete", {"active", row}, arguments);
+        break;
+      }
+      case SettleKind::retry:
+        reply = one_.call("retry", {"active", "schedule", "dead", row},
+                          {id, token, wait, std::to_string(s.max_attempts), text, kP});
+        break;
+      case SettleKind::dead:
+        reply = one_.call("retry", {"active", "schedule", "dead", row}, {id, token, wait, "-1000000", text, kP});
+        break;
+      case SettleKind::delay: reply = one_.call("delay", {row, "active", "schedule"}, {id, token, "in", wait}); break;
+      case SettleKind::hand_back: reply = one_.call("hand_back", {"active", row}, {id, token, kP}); break;
+    }
+    if (!one_.error().empty()) {
+      EXPECT_THAT(one_.error(), HasSubstr("EMQSTALE"));
+      return one_.error().find("gone") != std::string::npos ? Settled::gone : Settled::stale;
+    }
+    if (reply.as_text() == "scheduled")
+      return Settled::scheduled;
+    if (reply.as_text() == "dead")
+      return Settled::dead;
+    if (reply.as_integer() == 0)
+      return Settled::gone;
+    return s.kind == SettleKind::done    ? Settled::completed
+           : s.kind == SettleKind::delay ? Settled::delayed
+                                         : Settled::handed_back;
+  }
+
+  /// The claims of a request, by `bclaim` and `gwclaim`.
+  std::vector<HeldJob> claim_one(const TakeRequest& request) {
+    std::vector<HeldJob> jobs;
+    const std::string lease = std::to_string(request.lease.count());
+    const auto add = [&](const Value& reply) {
+      EXPECT_EQ(one_.error(), "");
+      for (const Value& one : reply.items())
+        jobs.push_back({std::string(one[0].as_text().value_or("")), static_cast<std::uint64_t>(*one[2].as_integer())});
+      return reply.size();
+    };
+    const auto flat = [&](std::size_t upto) {
+      while (jobs.size() < upto && add(one_.call("bclaim", {"pending", "active"},
+                                                 {kP + "job:", lease, std::to_string(upto - jobs.size())})) > 0)
+        ;
+    };
+    const auto lanes = [&](std::size_t upto) {
+      while (jobs.size() < upto &&
+             add(one_.call("gwclaim", {"ring", "active"}, {kP, lease, std::to_string(upto - jobs.size())})) > 0)
+        ;
+    };
+    const std::size_t most = request.most;
+    const std::size_t half = request.lanes && request.flat ? (most + 1) / 2 : most;
+    if (!request.lanes) {
+      flat(most);
+    } else if (!request.flat) {
+      lanes(most);
+    } else if (request.lanes_first) {
+      lanes(half);
+      flat(most);
+      lanes(most);
+    } else {
+      flat(half);
+      lanes(most);
+      flat(most);
+    }
+    return jobs;
+  }
+
+  void exchange_both(const std::vector<Settlement>& settlements, const std::optional<TakeRequest>& request) {
+    std::vector<Settled> verdicts;
+    for (const Settlement& s : settlements) {
+      verdicts.push_back(settle_one(s));
+      steps_.push_back("settle " + std::string(s.id.text()) + " token " + s.token.text() + " kind " +
+                       std::to_string(static_cast<int>(s.kind)) + ": " +
+                       std::to_string(static_cast<int>(verdicts.back())));
+      seen["verdict " + std::to_string(static_cast<int>(verdicts.back()))]++;
+    }
+    std::vector<HeldJob> jobs;
+    if (request)
+      jobs = claim_one(*request);
+    const auto answer = exchange(all_.queue(), settlements, request).get();
+    ASSERT_TRUE(answer) << answer.error().message();
+    EXPECT_EQ(answer->settled, verdicts);
+    ASSERT_EQ(answer->jobs.size(), jobs.size());
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      EXPECT_EQ(answer->jobs[i].job.id.text(), jobs[i].id);
+      EXPECT_EQ(answer->jobs[i].job.token.value(), jobs[i].token);
+      steps_.push_back("claim " + jobs[i].id);
+      seen[answer->jobs[i].job.lane ? "lane" : "flat"]++;
+      if (answer->jobs[i].flow_child)
+        seen["child"]++;
+      if (answer->jobs[i].flow_parent)
+        seen["parent"]++;
+      if (answer->jobs[i].failures + 1 < jobs[i].token)
+        seen["spared"]++;
+    }
+    held_.insert(held_.end(), jobs.begin(), jobs.end());
+  }
+
+  std::mt19937 random_;
+  Side one_;
+  Side all_;
+  std::vector<HeldJob> held_;
+  std::vector<HeldJob> past_;
+  std::vector<std::string> texts_;
+  std::vector<std::string> steps_;
+  int next_ = 1;
+  std::int64_t next_wait_ = 1;
+};
+
+TEST(ExchangeServerTest, LeavesTheDatabaseThatTheVerbsLeaveOneByOne) {
+  std::map<std::string, int> seen;
+  for (unsigned seed = 1; seed <= 8; ++seed) {
+    Twins twins(seed);
+    for (int round = 0; round < 60; ++round) {
+      twins.round();
+      const std::string differs = twins.compare();
+      ASSERT_EQ(differs, "") << "seed " << seed << " round " << round;
+      ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << " round " << round;
+    }
+    for (const auto& [name, count] : twins.seen)
+      seen[name] += count;
+  }
+  // The mixes have come by everything.
+  for (const char* name : {"flow", "reap", "sweep", "lane", "flat", "child", "parent", "spared", "verdict 0",
+                           "verdict 1", "verdict 2", "verdict 3", "verdict 4", "verdict 5", "verdict 6"})
+    EXPECT_GE(seen[name], 10) << name;
+}
+
+class ExchangeTest : public QueueServerTest {
+ protected:
+  std::vector<JobId> fill(std::optional<LaneId> lane, int count) {
+    const std::vector<NewJob> jobs(static_cast<std::size_t>(count), NewJob{.payload = "p"});
+    std::vector<JobId> ids;
+    const auto admitted = queue().enqueue_many(jobs, {.lane = lane}).get().value();
+    for (const auto& one : admitted)
+      ids.push_back(one.value().id);
+    return ids;
+  }
+  Exchanged take(TakeRequest request) {
+    auto answer = exchange(queue(), {}, request).get();
+    EXPECT_TRUE(answer) << answer.error().message();
+    return answer ? *std::move(answer) : Exchanged{};
+  }
+  Exchanged settle(std::vector<Settlement> settlements) {
+    auto answer = exchange(queue(), settlements, std::nullopt).get();
+    EXPECT_TRUE(answer) << answer.error().message();
+    return answer ? *std::move(answer) : Exchanged{};
+  }
+  [[nodiscard]] std::string row(JobId id) const { return kP + "job:" + std::string(id.text()); }
+};
+
+TEST_F(ExchangeTest, APausedQueueGivesNothing) {
+  fill({}, 3);
+  ASSERT_TRUE(queue().pause().get());
+  const Exchanged answer = take({.most = 2});
+  EXPECT_EQ(answer.gate, Gate::paused);
+  EXPECT_THAT(answer.jobs, IsEmpty());
+  EXPECT_FALSE(answer.more);
+  ASSERT_TRUE(queue().resume().get());
+  EXPECT_THAT(take({.most = 2}).jobs, SizeIs(2));
+}
+
+TEST_F(ExchangeTest, TheCeilingOfJobsInFlightIsKeptByTheClaim) {
+  fill({}, 5);
+  raw("HSET", kP + "meta", "concurrency", "3");
+  const Exchanged first = take({.most = 5});
+  EXPECT_THAT(first.jobs, SizeIs(3));
+  EXPECT_EQ(first.gate, Gate::concurrency);
+  EXPECT_FALSE(first.more);
+  EXPECT_EQ(take({.most = 5}).gate, Gate::concurrency);
+  // A settlement in the same call makes the room.
+  const std::vector<Settlement> done = {{.id = first.jobs[0].job.id, .token = first.jobs[0].job.token}};
+  const auto both = exchange(queue(), done, TakeRequest{.most = 5}).get();
+  ASSERT_TRUE(both);
+  EXPECT_THAT(both->settled, ElementsAre(Settled::completed));
+  EXPECT_THAT(both->jobs, SizeIs(1));
+  raw("HSET", kP + "meta", "concurrency", "many");
+  EXPECT_THAT(take({.most = 5}).jobs, SizeIs(1));
+}
+
+TEST_F(ExchangeTest, AWindowThatTheClaimCharges) {
+  fill({}, 20);
+  raw("HSET", kP + "meta", "max", "5", "duration", "300");
+  const Exchanged first = take({.most = 3});
+  EXPECT_THAT(first.jobs, SizeIs(3));
+  EXPECT_EQ(first.gate, Gate::open);
+  EXPECT_TRUE(first.more);
+  const Exchanged second = take({.most = 10});
+  EXPECT_THAT(second.jobs, SizeIs(2));
+  EXPECT_EQ(second.gate, Gate::rate);
+  EXPECT_GT(second.wait, 0ms);
+  EXPECT_LE(second.wait, 300ms);
+  EXPECT_FALSE(second.more);
+  EXPECT_EQ(text(raw("GET", kP + "limiter")), "5");
+  const Exchanged third = take({.most = 10});
+  EXPECT_THAT(third.jobs, IsEmpty());
+  EXPECT_EQ(third.gate, Gate::rate);
+  std::this_thread::sleep_for(third.wait + 20ms);
+  EXPECT_THAT(take({.most = 10}).jobs, SizeIs(5));
+}
+
+TEST_F(ExchangeTest, AWindowThatAnOperatorCountsIsOnlyRead) {
+  fill({}, 20);
+  raw("HSET", kP + "meta", "max", "5");
+  raw("SET", kP + "limiter", "5", "PX", "60000");
+  const Exchanged closed = take({.most = 10});
+  EXPECT_EQ(closed.gate, Gate::rate);
+  EXPECT_GT(closed.wait, 50s);
+  EXPECT_THAT(closed.jobs, IsEmpty());
+  raw("SET", kP + "limiter", "3", "PX", "60000");
+  EXPECT_THAT(take({.most = 10}).jobs, SizeIs(2));
+  EXPECT_EQ(text(raw("GET", kP + "limiter")), "3");
+  // A counter without an end, or one that is no number, does not stop anybody: as `rate_ttl` says.
+  raw("SET", kP + "limiter", "9");
+  EXPECT_THAT(take({.most = 10}).jobs, SizeIs(5));
+  raw("SET", kP + "limiter", "x");
+  EXPECT_THAT(take({.most = 10}).jobs, SizeIs(5));
+}
+
+TEST_F(ExchangeTest, NeitherLanesNorTheFlatSetStarve) {
+  fill({}, 50);
+  fill(kLaneX, 50);
+  fill(kLaneY, 50);
+  raw("HSET", kP + "gweight", kLaneY.text(), "3");
+  for (const bool lanes_first : {false, true}) {
+    std::map<std::string, int> of;
+    for (const TakenJob& one : take({.most = 16, .lanes_first = lanes_first}).jobs)
+      of[one.job.lane ? std::string(one.job.lane->text()) : "flat"]++;
+    EXPECT_EQ(of["flat"], 8);
+    EXPECT_EQ(of[std::string(kLaneX.text())], 2);
+    EXPECT_EQ(of[std::string(kLaneY.text())], 6);
+  }
+  // One at a time, whoever is first is served; what one side lacks the other has.
+  EXPECT_TRUE(take({.most = 1, .lanes_first = true}).jobs.at(0).job.lane);
+  EXPECT_FALSE(take({.most = 1}).jobs.at(0).job.lane);
+  EXPECT_THAT(take({.most = 40, .lanes = false}).jobs, SizeIs(33));
+  const Exchanged rest = take({.most = 40});
+  EXPECT_THAT(rest.jobs, SizeIs(40));
+  EXPECT_TRUE(rest.more);
+  EXPECT_EQ(rest.gate, Gate::open);
+}
+
+TEST_F(ExchangeTest, WhatTheRowSaysComesWithTheJob) {
+  const JobId id = fill(kLaneX, 1)[0];
+  raw("HSET", row(id), "max_attempts", "7", "timeout", "1500", "backoff", "exponential:100:9", "traceparent", "00-ab");
+  const Exchanged first = take({.most = 1});
+  ASSERT_THAT(first.jobs, SizeIs(1));
+  EXPECT_EQ(first.jobs[0].max_attempts, 7U);
+  EXPECT_EQ(first.jobs[0].timeout, Milliseconds(1500));
+  EXPECT_EQ(first.jobs[0].backoff, "exponential:100:9");
+  EXPECT_EQ(first.jobs[0].traceparent, "00-ab");
+  EXPECT_EQ(first.jobs[0].failures, 0U);
+  EXPECT_EQ(first.jobs[0].job.lane, kLaneX);
+  EXPECT_EQ(first.jobs[0].job.payload, "p");
+  // The row's own maximum wins over that of the settle.
+  EXPECT_THAT(
+      settle({{.id = id, .token = Token(1), .kind = SettleKind::retry, .text = "e", .max_attempts = 1}}).settled,
+      ElementsAre(Settled::scheduled));
+  raw("ZADD", kP + "schedule", "XX", "1", id.text());
+  ASSERT_TRUE(queue().promote().get());
+  const Exchanged second = take({.most = 1});
+  ASSERT_THAT(second.jobs, SizeIs(1));
+  EXPECT_EQ(second.jobs[0].failures, 1U);
+  EXPECT_THAT(settle({{.id = id, .token = Token(2), .kind = SettleKind::hand_back}}).settled,
+              ElementsAre(Settled::handed_back));
+  EXPECT_EQ(take({.most = 1}).jobs.at(0).failures, 1U);
+  raw("HSET", row(id), "max_attempts", "2");
+  EXPECT_THAT(
+      settle({{.id = id, .token = Token(3), .kind = SettleKind::retry, .text = "e", .max_attempts = 9}}).settled,
+      ElementsAre(Settled::dead));
+}
+
+TEST_F(ExchangeTest, AJobThatIsTooOldDiesInsteadOfRunning) {
+  const auto ids = fill({}, 3);
+  const JobId lane_job = fill(kLaneX, 1)[0];
+  raw("HSET", row(ids[0]), "expires_at", "1000", "parent", ids[2].text(), "keep", "60000");
+  raw("HSET", row(ids[1]), "expires_at", "9000000000000");
+  raw("HSET", row(ids[2]), "state", "awaiting_children");
+  raw("ZREM", kP + "pending", ids[2].text());
+  raw("HSET", row(lane_job), "expires_at", "1000");
+  const Exchanged answer = take({.most = 5});
+  ASSERT_THAT(answer.jobs, SizeIs(1));
+  EXPECT_EQ(answer.jobs[0].job.id, ids[1]);
+  EXPECT_EQ(answer.expired, 2U);
+  for (const JobId id : {ids[0], lane_job}) {
+    EXPECT_THAT(places(id, kLaneX), ElementsAre("dead"));
+    EXPECT_EQ(field(id, "last_error"), "expired");
+    EXPECT_EQ(field(id, "attempts"), "0");
+  }
+  EXPECT_EQ(text(raw("HGET", kP + "metrics:failed", "count")), "2");
+  EXPECT_TRUE(raw("HGET", kP + "gactive", kLaneX.text()).is_null());
+  EXPECT_EQ(raw("LLEN", kP + "ring").as_integer(), 0);
+  // The flow parent dies by its policy, and who waits for the result hears of it.
+  EXPECT_EQ(field(ids[2], "state"), "dead");
+  EXPECT_EQ(text(raw("GET", kP + "result:" + std::string(ids[0].text()))), std::string("dead\0expired", 12));
+}
+
+TEST_F(ExchangeTest, ResultsAreKeptForWhoWaits) {
+  const auto ids = fill({}, 6);
+  ASSERT_THAT(take({.most = 6}).jobs, SizeIs(6));
+  raw("HSET", row(ids[1]), "keep", "50000");
+  raw("HSET", row(ids[4]), "keep", "50000");
+  settle({{.id = ids[0], .token = Token(1), .text = "a result", .keep = 60s},
+          {.id = ids[1], .token = Token(1)},
+          {.id = ids[2], .token = Token(1), .text = "not kept"},
+          {.id = ids[3], .token = Token(1), .kind = SettleKind::dead, .text = "why", .keep = 60s},
+          {.id = ids[4], .token = Token(1), .kind = SettleKind::retry, .text = "later", .max_attempts = 3, .keep = 60s},
+          {.id = ids[5], .token = Token(9), .text = "stale", .keep = 60s}});
+  const auto result = [&](JobId id) { return text(raw("GET", kP + "result:" + std::string(id.text()))); };
+  EXPECT_EQ(result(ids[0]), std::string("completed\0a result", 18));
+  EXPECT_EQ(result(ids[1]), std::string("completed\0", 10) + std::string(ids[1].text()));
+  EXPECT_EQ(result(ids[2]), "(no text)");
+  EXPECT_EQ(result(ids[3]), std::string("dead\0why", 8));
+  EXPECT_EQ(result(ids[4]), "(no text)");
+  EXPECT_EQ(result(ids[5]), "(no text)");
+  EXPECT_GT(raw("PTTL", kP + "result:" + std::string(ids[0].text())).as_integer(), 55000);
+  EXPECT_LE(raw("PTTL", kP + "result:" + std::string(ids[1].text())).as_integer(), 50000);
+}
+
+TEST_F(ExchangeTest, TheHostRefusesBeforeAnythingIsSent) {
+  const auto refused = [&](const std::vector<Settlement>& settlements, const std::optional<TakeRequest>& request,
+                           const std::string& says) {
+    const auto answer = exchange(queue(), settlements, request).get();
+    ASSERT_FALSE(answer) << says;
+    EXPECT_TRUE(answer.error().is(Errc::invalid_argument));
+    EXPECT_THAT(answer.error().message(), HasSubstr(says));
+  };
+  refused({}, std::nullopt, "neither");
+  refused(std::vector<Settlement>(1001), std::nullopt, "1001");
+  refused({}, TakeRequest{.most = 0}, "most");
+  refused({}, TakeRequest{.most = 1001}, "1001");
+  refused({}, TakeRequest{.lease = 0ms}, "lease");
+  refused({}, TakeRequest{.lanes = false, .flat = false}, "neither");
+  refused({{.kind = SettleKind::retry, .wait = -1ms}}, std::nullopt, "wait");
+  refused({{.kind = SettleKind::retry, .max_attempts = 0}}, std::nullopt, "max_attempts");
+  refused({{.kind = SettleKind::delay, .wait = -1ms}}, std::nullopt, "wait");
+  refused({{.keep = -1ms}}, std::nullopt, "keep");
+}
+
+TEST_F(ExchangeTest, TheScriptsRefuseBeforeAnythingIsWritten) {
+  const auto ids = fill({}, 2);
+  ASSERT_THAT(take({.most = 1}).jobs, SizeIs(1));
+  const std::string before = digest();
+  const auto refused = [&](std::string_view name, const std::vector<std::string>& arguments, const std::string& says) {
+    std::vector<std::string> parts = {
+        "EVAL", std::string(script::find_script(name)->source), "2", kP + "pending", kP + "active", kP};
+    parts.insert(parts.end(), arguments.begin(), arguments.end());
+    const std::vector<std::string_view> views(parts.begin(), parts.end());
+    const auto reply = client().command(CommandParts(views)).get();
+    ASSERT_FALSE(reply) << name << " " << says;
+    EXPECT_THAT(reply.error().message(), HasSubstr(says));
+    EXPECT_EQ(digest(), before) << name << " " << says;
+  };
+  const std::string id(ids[0].text());
+  for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{{id},
+                                                                                   {id, "1"},
+                                                                                   {id, "1", "x"},
+                                                                                   {id, "1", "D", "r"},
+                                                                                   {id, "1", "D", "r", "k"},
+                                                                                   {id, "1", "w", "soon"},
+                                                                                   {id, "1", "w", "nan"},
+                                                                                   {id, "1", "r", "e", "1", "x", "0"},
+                                                                                   {id, "1", "r", "e", "x", "1", "0"},
+                                                                                   {id, "1", "k", "e", "x"},
+                                                                                   {id, "1", "d", id, "1"},
+                                                                                   {id, "1", "d", id, "1", "?"}}) {
+    refused("settle", bad, "ERR a settlement is malformed");
+    std::vector<std::string> more = {"1", "1000", "fl"};
+    more.insert(more.end(), bad.begin(), bad.end());
+    refused("settle_and_take", more, "ERR a settlement is malformed");
+  }
+  std::vector<std::string> many;
+  for (int i = 0; i < 1001; ++i)
+    many.insert(many.end(), {id, "1", "d"});
+  refused("settle", many, "ERR more than 1000 settlements");
+  for (const char* name : {"take", "settle_and_take"}) {
+    refused(name, {"0", "1000", "fl"}, "ERR most");
+    refused(name, {"x", "1000", "fl"}, "ERR most");
+    refused(name, {"1", "0", "fl"}, "ERR lease");
+    refused(name, {"1", "1000", "ff"}, "ERR order");
+    refused(name, {"1", "1000"}, "ERR order");
+  }
+}
+
+TEST_F(ExchangeTest, AKeyOfAnotherTypeRefusesTheCallAndNothingIsWritten) {
+  const auto ids = fill({}, 3);
+  ASSERT_THAT(take({.most = 2}).jobs, SizeIs(2));
+  const std::vector<Settlement> mix = {
+      {.id = ids[0], .token = Token(1)},
+      {.id = ids[1], .token = Token(1), .kind = SettleKind::retry, .text = "e", .wait = 1s}};
+  for (const char* key : {"schedule", "dead", "limiter", "ring", "meta", "parked"}) {
+    raw("DEL", kP + key);
+    raw("HSET", kP + "meta", "max", "100");
+    raw("DEL", kP + key);
+    if (std::string_view(key) == "limiter") {
+      raw("LPUSH", kP + key, "x");
+    } else {
+      raw("SET", kP + key, "x");
+    }
+    const std::string before = digest();
+    const auto answer = exchange(queue(), mix, TakeRequest{.most = 5}).get();
+    EXPECT_FALSE(answer) << key;
+    EXPECT_EQ(digest(), before) << key;
+    raw("DEL", kP + key);
+  }
+  // A row that is no hash is no row; the others are settled.
+  raw("SET", row(ids[0]), "x");
+  EXPECT_THAT(settle(mix).settled, ElementsAre(Settled::gone, Settled::scheduled));
+  raw("SET", row(ids[2]), "x");
+  EXPECT_THAT(take({.most = 5}).jobs, IsEmpty());
+}
+
+TEST_F(ExchangeTest, AThousandOfEach) {
+  fill({}, 1500);
+  fill(kLaneX, 500);
+  Exchanged first = take({.most = 1000});
+  ASSERT_THAT(first.jobs, SizeIs(1000));
+  EXPECT_TRUE(first.more);
+  std::vector<Settlement> done;
+  for (const TakenJob& one : first.jobs)
+    done.push_back({.id = one.job.id, .token = one.job.token});
+  const auto second = exchange(queue(), done, TakeRequest{.most = 1000}).get();
+  ASSERT_TRUE(second) << second.error().message();
+  EXPECT_EQ(std::count(second->settled.begin(), second->settled.end(), Settled::completed), 1000);
+  EXPECT_THAT(second->jobs, SizeIs(1000));
+  EXPECT_FALSE(second->more);
+  EXPECT_EQ(text(raw("HGET", kP + "metrics:completed", "count")), "1000");
+}
+
+}  // namespace
+}  // namespace echomq::test
