@@ -79,6 +79,13 @@ class Arguments {
   std::vector<Decimal> numbers_;
 };
 
+[[nodiscard]] std::string_view order_of(const TakeRequest& take) {
+  if (!take.flat)
+    return "l";  // lanes hold no parents
+  const std::string_view order = !take.lanes ? "fp" : take.lanes_first ? "lfp" : "flp";
+  return take.find_parents ? order : order.substr(0, order.size() - 1);
+}
+
 [[nodiscard]] Result<void> read_verdicts(std::string_view verb, const resp::View& list, std::vector<Settled>& out) {
   if (!list.is_aggregate())
     return unexpected_reply(verb, list);
@@ -197,7 +204,7 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
       return fail(Errc::invalid_argument, "exchange: a claim from neither lanes nor the flat set");
     arguments.add_number(take->most);
     arguments.add_number(take->lease);
-    arguments.add(!take->lanes ? "f" : !take->flat ? "l" : take->lanes_first ? "lf" : "fl");
+    arguments.add(order_of(*take));
   }
   for (const Settlement& one : settlements)
     arguments.add(one);

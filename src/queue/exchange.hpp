@@ -32,7 +32,8 @@ struct Settlement {
   Milliseconds wait{0};
   /// `retry`: the maximum when the row has no field `max_attempts` of its own. >= 1.
   std::uint32_t max_attempts = 3;
-  /// `done`: keeps the result in `emq:{q}:result:<id>` for so long; 0: not at all.
+  /// `done`, and `retry` and `dead` that end the job: keeps the result (or id), or the error, in `emq:{q}:result:<id>` for so
+  /// long and publishes the id on `emq:{q}:ended`; 0: as the row field `keep` says, without one not at all.
   Milliseconds keep{0};
 };
 
@@ -55,6 +56,8 @@ struct TakeRequest {
   bool flat = true;
   /// Which of the two is served first; the caller alternates it.
   bool lanes_first = false;
+  /// Also finds out `flow_parent`: no row tells, so it is a look-up more a flat job.
+  bool find_parents = false;
 };
 
 /// A claimed job with what its row says of how to run it.
@@ -66,7 +69,7 @@ struct TakenJob {
   std::optional<std::string> traceparent;     ///< row field `traceparent`
   std::uint64_t failures = 0;  ///< claims that ended in a failure: attempts before this one less stalled less handbacks
   bool flow_child = false;     ///< the row names a parent
-  bool flow_parent = false;    ///< the row has (had) children
+  bool flow_parent = false;    ///< the job has (had) children; only when `find_parents`
 };
 
 enum class Gate : std::uint8_t {

@@ -366,6 +366,7 @@ class Twins {
     request.lanes = which != 0;
     request.flat = which != 1;
     request.lanes_first = below(2) == 0;
+    request.find_parents = true;
     return request;
   }
 

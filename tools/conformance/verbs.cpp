@@ -306,6 +306,8 @@ bool is_missing(std::string_view call) { return std::find(kMissing.begin(), kMis
 Outcome make_call(const Client& client, std::string_view call, std::string_view queue, const json::object& args) {
   if (auto outcome = make_lane_call(client, call, queue, args))
     return *std::move(outcome);
+  if (auto exchanged = make_exchange_call(client, call, queue, args))
+    return *std::move(exchanged);
   if (auto flow = make_flow_call(client, call, queue, args))
     return *std::move(flow);
   if (auto outcome = make_bus_call(client, call, queue, args))

@@ -37,6 +37,10 @@ struct Outcome {
 [[nodiscard]] std::optional<Outcome> make_cache_call(const Client& client, std::string_view call,
                                                      const json::object& args);
 
+/// `take` and `settle`: many jobs in one call; nothing when `call` is neither.
+[[nodiscard]] std::optional<Outcome> make_exchange_call(const Client& client, std::string_view call,
+                                                        std::string_view queue, const json::object& args);
+
 /// `consumer_run`: what the handler of a worker was given, once it has settled all of it.
 [[nodiscard]] json::value run_consumer(const Client& client, std::string_view queue, const json::object& args);
 

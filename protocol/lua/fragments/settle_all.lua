@@ -3,7 +3,7 @@
 -- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 local verdicts = {}
-local completed, failures, parked = 0, 0, 0
+local completed, failures, parked, left_active, rows_doomed = 0, 0, 0, 0, 0
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
@@ -83,15 +83,16 @@ local function give_lanes_back()
 end
 
 local function write_gathered()
-  if #leaving > 0 then
-    call('ZREM', active, unpack(leaving, 1, math.min(#leaving, 1000)))
+  if left_active > 0 then
+    call('ZREM', active, unpack(leaving, 1, math.min(left_active, 1000)))
     if #steps > 0 then give_lanes_back() end
-    for first = 1, #doomed, 999 do call('DEL', unpack(doomed, first, math.min(first + 998, #doomed))) end
+    for first = 1, rows_doomed, 999 do call('DEL', unpack(doomed, first, math.min(first + 998, rows_doomed))) end
     bites('ZADD', p .. 'schedule', scheduled)
     bites('ZADD', p .. 'dead', died)
     bites('ZADD', p .. 'pending', waiting_again)
     push_wakes()
     leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
+    left_active, rows_doomed = 0, 0
   end
 end
 
@@ -118,7 +119,7 @@ end
 -- A job that is not in active, or whose death a parent must hear of.
 local function settle_alone(i)
   local id, at, fields = ids[i], places[i], rows[i]
-  local kind, row = ARGV[at + 2], prefix .. id
+  local kind, row = argv[at + 2], keys[i]
   local g, parent, state = fields[2], fields[3], fields[5]
   local link = parent and call('HMGET', row, 'parent_queue', 'parent_policy') or {}
   local parent_queue = link[1]
@@ -133,12 +134,12 @@ local function settle_alone(i)
     end
     local elsewhere = parent_queue and parent_queue ~= '' and p ~= 'emq:{' .. parent_queue .. '}:'
     if parent and (withdrawn or was_dead and not elsewhere) then
-      made = told_done(id, parent, parent_queue, kind == 'D' and ARGV[at + 3] or id)
+      made = told_done(id, parent, parent_queue, kind == 'D' and argv[at + 3] or id)
     end
     call('DEL', row, row .. ':logs', row .. ':lock')
     completed = completed + 1
-    local keep = kind == 'D' and tonumber(ARGV[at + 4]) or 0
-    tell(id, 'completed', kind == 'D' and ARGV[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
+    local keep = kind == 'D' and tonumber(argv[at + 4]) or 0
+    tell(id, 'completed', kind == 'D' and argv[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
     verdicts[i] = 1
   elseif kind == 'w' then
     if not withdrawn and state == 'dead' then
@@ -147,7 +148,7 @@ local function settle_alone(i)
       verdicts[i] = 4
       if withdrawn or state ~= 'scheduled' then
         call('HSET', row, 'state', 'scheduled')
-        call('ZADD', p .. 'schedule', now + tonumber(ARGV[at + 3]), id)
+        call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
         -- [due_wake]
         -- [end]
       end
@@ -155,11 +156,11 @@ local function settle_alone(i)
   elseif not withdrawn and (state == 'scheduled' or state == 'dead') then
     verdicts[i] = state == 'dead' and 3 or 2
   else
-    local reason = ARGV[at + 3]
+    local reason = argv[at + 3]
     local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
-    if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(ARGV[at + 5])) then
+    if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
-      call('ZADD', p .. 'schedule', now + tonumber(ARGV[at + 4]), id)
+      call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
       -- [due_wake]
       -- [end]
       verdicts[i] = 2
@@ -173,7 +174,7 @@ local function settle_alone(i)
         -- [parent_death]
         -- [end]
       end
-      local keep = tonumber(ARGV[at + sizes[kind] - 1])
+      local keep = tonumber(argv[at + sizes[kind] - 1])
       tell(id, 'dead', reason, keep > 0 and keep or tonumber(fields[4]))
       verdicts[i] = 3
     end
@@ -186,7 +187,7 @@ end
 
 for i = 1, total do
   local id, at = ids[i], places[i]
-  local kind, token = ARGV[at + 2], ARGV[at + 1]
+  local kind, token = argv[at + 2], argv[at + 1]
   if settled[id] or touched[id] then
     write_gathered()
     rows[i] = read_row(i)
@@ -206,20 +207,19 @@ for i = 1, total do
       settled[id] = true
     end
   else
-    local row, g, parent = prefix .. id, fields[2], fields[3]
+    local row, g, parent = keys[i], fields[2], fields[3]
     if parent and settled[parent] then write_gathered() end
     local left, back = true, false
     if kind == 'd' or kind == 'D' then
-      if parent and told_done(id, parent, call('HGET', row, 'parent_queue'), kind == 'D' and ARGV[at + 3] or id) > 0 and parked > 0 then
+      if parent and told_done(id, parent, call('HGET', row, 'parent_queue'), kind == 'D' and argv[at + 3] or id) > 0 and parked > 0 then
         hints[#hints + 1] = 2 * i + 1
       end
-      doomed[#doomed + 1] = row
-      doomed[#doomed + 1] = row .. ':logs'
-      doomed[#doomed + 1] = row .. ':lock'
+      doomed[rows_doomed + 1], doomed[rows_doomed + 2], doomed[rows_doomed + 3] = row, row .. ':logs', row .. ':lock'
+      rows_doomed = rows_doomed + 3
       completed = completed + 1
       if kind == 'D' then
-        local keep = tonumber(ARGV[at + 4])
-        tell(id, 'completed', ARGV[at + 3], keep > 0 and keep or tonumber(fields[4]))
+        local keep = tonumber(argv[at + 4])
+        tell(id, 'completed', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
       elseif fields[4] then
         tell(id, 'completed', id, tonumber(fields[4]))
       end
@@ -236,26 +236,26 @@ for i = 1, total do
     else
       local due
       if kind == 'w' then
-        due = now + tonumber(ARGV[at + 3])
+        due = now + tonumber(argv[at + 3])
         call('HSET', row, 'state', 'scheduled')
         verdicts[i] = 4
       else
         local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
-        if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(ARGV[at + 5])) then
-          due = now + tonumber(ARGV[at + 4])
-          call('HSET', row, 'last_error', ARGV[at + 3], 'state', 'scheduled')
+        if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
+          due = now + tonumber(argv[at + 4])
+          call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
           verdicts[i] = 2
         elseif parent then
           left = false
           write_gathered()
           settle_alone(i)
         else
-          call('HSET', row, 'last_error', ARGV[at + 3], 'state', 'dead')
+          call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
           died[#died + 1] = 0
           died[#died + 1] = id
           failures = failures + 1
-          local keep = tonumber(ARGV[at + sizes[kind] - 1])
-          tell(id, 'dead', ARGV[at + 3], keep > 0 and keep or tonumber(fields[4]))
+          local keep = tonumber(argv[at + sizes[kind] - 1])
+          tell(id, 'dead', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
           verdicts[i] = 3
         end
       end
@@ -269,7 +269,8 @@ for i = 1, total do
     end
     settled[id] = true
     if left then
-      leaving[#leaving + 1] = id
+      left_active = left_active + 1
+      leaving[left_active] = id
       if g then steps[#steps + 1] = {g, back, i} end
     end
   end

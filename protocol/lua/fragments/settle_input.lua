@@ -1,23 +1,24 @@
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
--- they will write, so that nothing is refused once something is written. Sets total, ids, places, rows (nil: not read).
+-- they will write, so that nothing is refused once something is written. Sets total and, for each settlement, ids, places (in
+-- ARGV), keys (of its row), rows (fields of it); and in_active.
 local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
 local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
-local ids, places, rows, total, arguments = {}, {}, {}, 0, #ARGV
+local ids, places, keys, rows, total, argv, arguments = {}, {}, {}, {}, 0, ARGV, #ARGV
 local schedules, dies, returns = false, false, false
 while at <= arguments do
-  local kind = ARGV[at + 2]
+  local kind = argv[at + 2]
   local size = sizes[kind]
   if not size or at + size - 1 > arguments then return redis.error_reply('ERR a settlement is malformed') end
   local sound = true
   if kind == 'r' then
-    local wait = tonumber(ARGV[at + 4])
-    sound = wait and wait == wait and tonumber(ARGV[at + 5]) and tonumber(ARGV[at + 6])
+    local wait = tonumber(argv[at + 4])
+    sound = wait and wait == wait and tonumber(argv[at + 5]) and tonumber(argv[at + 6])
     schedules, dies = true, true
   elseif kind == 'D' or kind == 'k' then
-    sound = tonumber(ARGV[at + 4])
+    sound = tonumber(argv[at + 4])
     dies = dies or kind == 'k'
   elseif kind == 'w' then
-    local wait = tonumber(ARGV[at + 3])
+    local wait = tonumber(argv[at + 3])
     sound = wait and wait == wait
     schedules = true
   elseif kind == 'h' then
@@ -25,7 +26,7 @@ while at <= arguments do
   end
   if not sound then return redis.error_reply('ERR a settlement is malformed') end
   total = total + 1
-  ids[total], places[total] = ARGV[at], at
+  ids[total], places[total], keys[total] = argv[at], at, prefix .. argv[at]
   at = at + size
 end
 if total > 1000 then return redis.error_reply('ERR more than 1000 settlements') end
@@ -35,17 +36,18 @@ if returns then call('ZCARD', p .. 'pending') end
 
 -- A row that is no hash is none.
 local function read_row(i)
-  local kind = ARGV[places[i] + 2]
+  local kind = argv[places[i] + 2]
   if kind == 'd' or kind == 'D' then
-    return try('HMGET', prefix .. ids[i], 'attempts', 'group', 'parent', 'keep')
+    return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep')
   end
-  return try('HMGET', prefix .. ids[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
+  return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
     'max_attempts')
 end
 -- Which of them are in active. A small set is one list that the server walks for each member: it is read as a whole then.
 local in_active = {}
 if total > 4 and call('ZCARD', active) <= 128 then
-  for _, id in ipairs(call('ZRANGE', active, 0, 127)) do in_active[id] = true end
+  local members = call('ZRANGE', active, 0, 127)
+  for i = 1, #members do in_active[members[i]] = true end
 elseif total > 0 then
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end

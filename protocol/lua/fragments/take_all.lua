@@ -1,8 +1,8 @@
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}}.
 local gate, until_open, allowed = 0, 0, most
-local jobs, count, expired, deps = {}, 0, {}, {}
-local try, rows_of = redis.pcall, p .. 'job:'
+local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
+local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
 local bound = 1000   -- members that are not served, and turns that serve none
 local lanes, visited = {}, {}
 
@@ -50,14 +50,17 @@ local function serve(set, wanted, lane)
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id
       else
-        local token = math.floor(tonumber(fields[1]) or 0) + 1
+        local token = floor(tonumber(fields[1]) or 0) + 1
         call('HSET', row, 'state', 'active', 'attempts', token)
         count = count + 1
         local job = {id, fields[2], token, lane or g}
         jobs[count] = job
         if not lane then
           if g then try('HINCRBY', p .. 'gactive', g, 1) end   -- every settle of a row with a group lowers it
-          deps[#deps + 1] = row .. ':dependencies'
+          if find_parents then
+            flat = flat + 1
+            deps[flat] = row .. ':dependencies'
+          end
         end
         local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks')
         if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2]) then
@@ -159,7 +162,7 @@ end
 
 -- Parents of flows are flat; they keep the key :dependencies.
 local parents = 0
-for first = 1, #deps, 1000 do parents = parents + call('EXISTS', unpack(deps, first, math.min(first + 999, #deps))) end
+for first = 1, flat, 1000 do parents = parents + call('EXISTS', unpack(deps, first, math.min(first + 999, flat))) end
 if parents > 0 then
   for _, job in ipairs(jobs) do
     if call('EXISTS', p .. 'job:' .. job[1] .. ':dependencies') == 1 then

@@ -122,16 +122,16 @@ for i = 1, count do
     end
     verdicts[i] = 1
     made = made + 1
-    members[2 * made - 1] = score
-    members[2 * made] = id
+    members[2 * (count - made) + 1] = score   -- back to front: a small set is searched from the front
+    members[2 * (count - made) + 2] = id
   end
 end
 if made == 0 then return verdicts end
 
 local target = due and KEYS[2] or g == '' and KEYS[1] or p .. 'g:' .. g .. ':pending'
 local waiting = not due and g ~= '' and call('ZCARD', target) > 0
-for first = 1, 2 * made, 1000 do
-  call('ZADD', target, unpack(members, first, math.min(first + 999, 2 * made)))
+for first = 2 * (count - made) + 1, 2 * count, 1000 do
+  call('ZADD', target, unpack(members, first, math.min(first + 999, 2 * count)))
 end
 if due then
   local id = call('ZRANGE', KEYS[2], 0, 0)[1]

@@ -18,25 +18,26 @@
 local p, at, call = ARGV[1], 2, redis.call
 -- [settle_input]
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
--- they will write, so that nothing is refused once something is written. Sets total, ids, places, rows (nil: not read).
+-- they will write, so that nothing is refused once something is written. Sets total and, for each settlement, ids, places (in
+-- ARGV), keys (of its row), rows (fields of it); and in_active.
 local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
 local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
-local ids, places, rows, total, arguments = {}, {}, {}, 0, #ARGV
+local ids, places, keys, rows, total, argv, arguments = {}, {}, {}, {}, 0, ARGV, #ARGV
 local schedules, dies, returns = false, false, false
 while at <= arguments do
-  local kind = ARGV[at + 2]
+  local kind = argv[at + 2]
   local size = sizes[kind]
   if not size or at + size - 1 > arguments then return redis.error_reply('ERR a settlement is malformed') end
   local sound = true
   if kind == 'r' then
-    local wait = tonumber(ARGV[at + 4])
-    sound = wait and wait == wait and tonumber(ARGV[at + 5]) and tonumber(ARGV[at + 6])
+    local wait = tonumber(argv[at + 4])
+    sound = wait and wait == wait and tonumber(argv[at + 5]) and tonumber(argv[at + 6])
     schedules, dies = true, true
   elseif kind == 'D' or kind == 'k' then
-    sound = tonumber(ARGV[at + 4])
+    sound = tonumber(argv[at + 4])
     dies = dies or kind == 'k'
   elseif kind == 'w' then
-    local wait = tonumber(ARGV[at + 3])
+    local wait = tonumber(argv[at + 3])
     sound = wait and wait == wait
     schedules = true
   elseif kind == 'h' then
@@ -44,7 +45,7 @@ while at <= arguments do
   end
   if not sound then return redis.error_reply('ERR a settlement is malformed') end
   total = total + 1
-  ids[total], places[total] = ARGV[at], at
+  ids[total], places[total], keys[total] = argv[at], at, prefix .. argv[at]
   at = at + size
 end
 if total > 1000 then return redis.error_reply('ERR more than 1000 settlements') end
@@ -54,17 +55,18 @@ if returns then call('ZCARD', p .. 'pending') end
 
 -- A row that is no hash is none.
 local function read_row(i)
-  local kind = ARGV[places[i] + 2]
+  local kind = argv[places[i] + 2]
   if kind == 'd' or kind == 'D' then
-    return try('HMGET', prefix .. ids[i], 'attempts', 'group', 'parent', 'keep')
+    return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep')
   end
-  return try('HMGET', prefix .. ids[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
+  return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
     'max_attempts')
 end
 -- Which of them are in active. A small set is one list that the server walks for each member: it is read as a whole then.
 local in_active = {}
 if total > 4 and call('ZCARD', active) <= 128 then
-  for _, id in ipairs(call('ZRANGE', active, 0, 127)) do in_active[id] = true end
+  local members = call('ZRANGE', active, 0, 127)
+  for i = 1, #members do in_active[members[i]] = true end
 elseif total > 0 then
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end
@@ -88,7 +90,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 local verdicts = {}
-local completed, failures, parked = 0, 0, 0
+local completed, failures, parked, left_active, rows_doomed = 0, 0, 0, 0, 0
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
@@ -168,15 +170,16 @@ local function give_lanes_back()
 end
 
 local function write_gathered()
-  if #leaving > 0 then
-    call('ZREM', active, unpack(leaving, 1, math.min(#leaving, 1000)))
+  if left_active > 0 then
+    call('ZREM', active, unpack(leaving, 1, math.min(left_active, 1000)))
     if #steps > 0 then give_lanes_back() end
-    for first = 1, #doomed, 999 do call('DEL', unpack(doomed, first, math.min(first + 998, #doomed))) end
+    for first = 1, rows_doomed, 999 do call('DEL', unpack(doomed, first, math.min(first + 998, rows_doomed))) end
     bites('ZADD', p .. 'schedule', scheduled)
     bites('ZADD', p .. 'dead', died)
     bites('ZADD', p .. 'pending', waiting_again)
     push_wakes()
     leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
+    left_active, rows_doomed = 0, 0
   end
 end
 
@@ -218,7 +221,7 @@ end
 -- A job that is not in active, or whose death a parent must hear of.
 local function settle_alone(i)
   local id, at, fields = ids[i], places[i], rows[i]
-  local kind, row = ARGV[at + 2], prefix .. id
+  local kind, row = argv[at + 2], keys[i]
   local g, parent, state = fields[2], fields[3], fields[5]
   local link = parent and call('HMGET', row, 'parent_queue', 'parent_policy') or {}
   local parent_queue = link[1]
@@ -271,12 +274,12 @@ local function settle_alone(i)
     end
     local elsewhere = parent_queue and parent_queue ~= '' and p ~= 'emq:{' .. parent_queue .. '}:'
     if parent and (withdrawn or was_dead and not elsewhere) then
-      made = told_done(id, parent, parent_queue, kind == 'D' and ARGV[at + 3] or id)
+      made = told_done(id, parent, parent_queue, kind == 'D' and argv[at + 3] or id)
     end
     call('DEL', row, row .. ':logs', row .. ':lock')
     completed = completed + 1
-    local keep = kind == 'D' and tonumber(ARGV[at + 4]) or 0
-    tell(id, 'completed', kind == 'D' and ARGV[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
+    local keep = kind == 'D' and tonumber(argv[at + 4]) or 0
+    tell(id, 'completed', kind == 'D' and argv[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
     verdicts[i] = 1
   elseif kind == 'w' then
     if not withdrawn and state == 'dead' then
@@ -285,7 +288,7 @@ local function settle_alone(i)
       verdicts[i] = 4
       if withdrawn or state ~= 'scheduled' then
         call('HSET', row, 'state', 'scheduled')
-        call('ZADD', p .. 'schedule', now + tonumber(ARGV[at + 3]), id)
+        call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
         -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
         local parked = redis.call('ZCARD', p .. 'parked')
         if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
@@ -298,11 +301,11 @@ local function settle_alone(i)
   elseif not withdrawn and (state == 'scheduled' or state == 'dead') then
     verdicts[i] = state == 'dead' and 3 or 2
   else
-    local reason = ARGV[at + 3]
+    local reason = argv[at + 3]
     local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
-    if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(ARGV[at + 5])) then
+    if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
-      call('ZADD', p .. 'schedule', now + tonumber(ARGV[at + 4]), id)
+      call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
       -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
       local parked = redis.call('ZCARD', p .. 'parked')
       if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
@@ -394,7 +397,7 @@ local function settle_alone(i)
           end
         end
       end
-      local keep = tonumber(ARGV[at + sizes[kind] - 1])
+      local keep = tonumber(argv[at + sizes[kind] - 1])
       tell(id, 'dead', reason, keep > 0 and keep or tonumber(fields[4]))
       verdicts[i] = 3
     end
@@ -416,7 +419,7 @@ end
 
 for i = 1, total do
   local id, at = ids[i], places[i]
-  local kind, token = ARGV[at + 2], ARGV[at + 1]
+  local kind, token = argv[at + 2], argv[at + 1]
   if settled[id] or touched[id] then
     write_gathered()
     rows[i] = read_row(i)
@@ -436,20 +439,19 @@ for i = 1, total do
       settled[id] = true
     end
   else
-    local row, g, parent = prefix .. id, fields[2], fields[3]
+    local row, g, parent = keys[i], fields[2], fields[3]
     if parent and settled[parent] then write_gathered() end
     local left, back = true, false
     if kind == 'd' or kind == 'D' then
-      if parent and told_done(id, parent, call('HGET', row, 'parent_queue'), kind == 'D' and ARGV[at + 3] or id) > 0 and parked > 0 then
+      if parent and told_done(id, parent, call('HGET', row, 'parent_queue'), kind == 'D' and argv[at + 3] or id) > 0 and parked > 0 then
         hints[#hints + 1] = 2 * i + 1
       end
-      doomed[#doomed + 1] = row
-      doomed[#doomed + 1] = row .. ':logs'
-      doomed[#doomed + 1] = row .. ':lock'
+      doomed[rows_doomed + 1], doomed[rows_doomed + 2], doomed[rows_doomed + 3] = row, row .. ':logs', row .. ':lock'
+      rows_doomed = rows_doomed + 3
       completed = completed + 1
       if kind == 'D' then
-        local keep = tonumber(ARGV[at + 4])
-        tell(id, 'completed', ARGV[at + 3], keep > 0 and keep or tonumber(fields[4]))
+        local keep = tonumber(argv[at + 4])
+        tell(id, 'completed', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
       elseif fields[4] then
         tell(id, 'completed', id, tonumber(fields[4]))
       end
@@ -466,26 +468,26 @@ for i = 1, total do
     else
       local due
       if kind == 'w' then
-        due = now + tonumber(ARGV[at + 3])
+        due = now + tonumber(argv[at + 3])
         call('HSET', row, 'state', 'scheduled')
         verdicts[i] = 4
       else
         local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
-        if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(ARGV[at + 5])) then
-          due = now + tonumber(ARGV[at + 4])
-          call('HSET', row, 'last_error', ARGV[at + 3], 'state', 'scheduled')
+        if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
+          due = now + tonumber(argv[at + 4])
+          call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
           verdicts[i] = 2
         elseif parent then
           left = false
           write_gathered()
           settle_alone(i)
         else
-          call('HSET', row, 'last_error', ARGV[at + 3], 'state', 'dead')
+          call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
           died[#died + 1] = 0
           died[#died + 1] = id
           failures = failures + 1
-          local keep = tonumber(ARGV[at + sizes[kind] - 1])
-          tell(id, 'dead', ARGV[at + 3], keep > 0 and keep or tonumber(fields[4]))
+          local keep = tonumber(argv[at + sizes[kind] - 1])
+          tell(id, 'dead', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
           verdicts[i] = 3
         end
       end
@@ -499,7 +501,8 @@ for i = 1, total do
     end
     settled[id] = true
     if left then
-      leaving[#leaving + 1] = id
+      left_active = left_active + 1
+      leaving[left_active] = id
       if g then steps[#steps + 1] = {g, back, i} end
     end
   end

@@ -5,19 +5,22 @@
 -- only read. A job past its row field expires_at is moved to dead (last_error `expired`) and not given.
 -- KEYS[1] pending             KEYS[2] active         all else is built from the base
 -- ARGV[1] base emq:{q}:       ARGV[2] most jobs; above 1000 it counts as 1000
--- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first
+-- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first;
+--   `fp`, `flp`, `lfp`: the same, and the reply says which jobs are parents of flows, a look-up more a flat job
 -- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...]]. Gate: why fewer than
 --   asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
 --   row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before this claim (attempts less stalled
---   and handbacks), flow (1 a child, 2 a parent, 3 both).
+--   and handbacks), flow (1 a child, 2 a parent, 3 both; 2 only when asked).
 -- Refusals, with nothing written: ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
 --   l, fl or lf
 local p, call = ARGV[1], redis.call
 -- [take_input]
--- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order and what the gates said.
+-- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, find_parents and what the gates said.
 local most, lease, order = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if not most or not (most >= 1) then return redis.error_reply('ERR most must be a positive integer') end
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
+local find_parents = order == 'flp' or order == 'lfp' or order == 'fp'
+if find_parents then order = string.sub(order, 1, -2) end
 if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
   return redis.error_reply('ERR order must be f, l, fl or lf')
 end
@@ -43,8 +46,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}}.
 local gate, until_open, allowed = 0, 0, most
-local jobs, count, expired, deps = {}, 0, {}, {}
-local try, rows_of = redis.pcall, p .. 'job:'
+local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
+local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
 local bound = 1000   -- members that are not served, and turns that serve none
 local lanes, visited = {}, {}
 
@@ -95,14 +98,17 @@ local function serve(set, wanted, lane)
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id
       else
-        local token = math.floor(tonumber(fields[1]) or 0) + 1
+        local token = floor(tonumber(fields[1]) or 0) + 1
         call('HSET', row, 'state', 'active', 'attempts', token)
         count = count + 1
         local job = {id, fields[2], token, lane or g}
         jobs[count] = job
         if not lane then
           if g then try('HINCRBY', p .. 'gactive', g, 1) end   -- every settle of a row with a group lowers it
-          deps[#deps + 1] = row .. ':dependencies'
+          if find_parents then
+            flat = flat + 1
+            deps[flat] = row .. ':dependencies'
+          end
         end
         local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks')
         if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2]) then
@@ -286,7 +292,7 @@ end
 
 -- Parents of flows are flat; they keep the key :dependencies.
 local parents = 0
-for first = 1, #deps, 1000 do parents = parents + call('EXISTS', unpack(deps, first, math.min(first + 999, #deps))) end
+for first = 1, flat, 1000 do parents = parents + call('EXISTS', unpack(deps, first, math.min(first + 999, flat))) end
 if parents > 0 then
   for _, job in ipairs(jobs) do
     if call('EXISTS', p .. 'job:' .. job[1] .. ':dependencies') == 1 then
