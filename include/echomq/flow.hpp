@@ -65,6 +65,7 @@ struct FlowJob {
   std::optional<QueueName> queue;                  ///< the queue of the node's parent when absent
   ChildDeath on_death = ChildDeath::fails_parent;  ///< of this node, for its parent; not looked at in a root
   FlowJobs children;                               ///< none: a leaf, ready to run at once
+  RunOptions run{};
 };
 
 constexpr const FlowJob* FlowJobs::end() const noexcept { return first_ + size_; }

@@ -45,6 +45,29 @@ struct Admission {
   Admitted verdict = Admitted::enqueued;
 };
 
+/// How a job is run, kept in its row as fields of its own and looked at by this library's workers; what a peer runs goes
+/// by the peer's own settings. All are optional, and a job without any has the canonical row.
+struct RunOptions {
+  /// The failure with this number ends the job as dead, whatever the worker's maximum; >= 1. Field `max_attempts`.
+  std::optional<std::uint32_t> max_attempts;
+  /// How long a failed run waits for the next one, in place of the worker's backoff: `fixed:MS` or `exponential:BASE:CAP`,
+  /// each with `:jitter` or without. Empty: the worker's. Field `backoff`.
+  std::string_view backoff;
+  /// How long one run may take; >= 1 ms. Field `timeout`.
+  std::optional<Milliseconds> timeout;
+  /// A job that no worker has begun so long after its admission, by the server's clock, is dead instead of run; >= 1 ms,
+  /// and more than `in`. Field `expires_at`, Unix ms.
+  std::optional<Milliseconds> expire;
+  /// How long what it came to is kept for `Queue::wait` and `Queue::result` once it has ended; >= 1 ms. Field `keep`.
+  std::optional<Milliseconds> keep;
+  /// A W3C trace context, 55 bytes: `00-<32 hex digits>-<16>-<2>`. Empty: none. Field `traceparent`.
+  std::string_view traceparent;
+
+  [[nodiscard]] constexpr bool any() const noexcept {
+    return max_attempts || timeout || expire || keep || !backoff.empty() || !traceparent.empty();
+  }
+};
+
 /// How one job is admitted. At most one of `at` and `in`: it is then invisible to claims until it is due and a
 /// `promote` has run (workers do that).
 struct EnqueueOptions {
@@ -53,6 +76,7 @@ struct EnqueueOptions {
   std::optional<Instant> at;             ///< not before this instant; one in the past is due at once
   std::optional<Milliseconds> in;        ///< not before this long from now, by the server's clock; >= 0
   std::optional<Milliseconds> deadline;  ///< of the call, >= 1 ms; the client's when absent
+  RunOptions run{};
 };
 
 /// One job of a batch. The views must live until `enqueue_many` returns.
@@ -66,6 +90,40 @@ struct EnqueueManyOptions {
   std::optional<Instant> at;
   std::optional<Milliseconds> in;
   std::optional<Milliseconds> deadline;
+  RunOptions run{};  ///< the same for all
+};
+
+/// One job of a batch of unlike ones, each with a target and ways of its own. The views must live until `enqueue_mixed`
+/// returns.
+struct MixedJob {
+  std::string_view payload;
+  std::optional<JobId> id;
+  std::optional<LaneId> lane;
+  std::optional<Instant> at;
+  std::optional<Milliseconds> in;
+  RunOptions run{};
+};
+
+/// How a job ended, as far as can be told.
+enum class EndedAs : std::uint8_t {
+  completed,  ///< with its kept result as text, empty when it gave none
+  dead,       ///< with its last error as text
+  gone,       ///< it has ended, or was removed, and nothing is kept of it; or there never was such a job
+  timeout,    ///< it had not ended within the time given
+};
+[[nodiscard]] std::string_view to_string(EndedAs how) noexcept;
+
+struct Ended {
+  JobId id;
+  EndedAs how = EndedAs::gone;
+  std::string text;
+};
+
+struct WaitOptions {
+  Milliseconds timeout{30000};  ///< >= 1 ms; from the call on
+  /// How often the job is looked at without having been told: what an end of which nobody tells (an operator's removal, a
+  /// peer that publishes nothing) may go unnoticed. >= 10 ms.
+  Milliseconds beat{5000};
 };
 
 /// A leased job. `token` is the fencing token that every settle presents; it equals the row's `attempts`.
@@ -224,6 +282,7 @@ class Queue {
 
   /// Admits one job. Scripts `enqueue`, `schedule`, `genqueue`, or `admit` for a scheduled lane job; keys: the row, and
   /// `pending`, `schedule`, or the lane with `ring` and `wake`.
+  /// A job with any of `options.run` goes by `admit`, whatever its target.
   /// Idempotent while the row exists: a call repeated after a lost reply is the same job. A duplicate of a chosen `id`
   /// costs a second round trip: a row that is in no set answers `broken_state`, for it would stand in the way for ever.
   Reply<Admission> enqueue(std::string_view payload, EnqueueOptions options = {}) const;
@@ -234,6 +293,26 @@ class Queue {
   /// span answers `empty_pipeline`; one bad argument refuses the whole call before any wire.
   Reply<std::vector<Result<Admission>>> enqueue_many(std::span<const NewJob> jobs,
                                                      EnqueueManyOptions options = {}) const;
+
+  /// As `enqueue_many` for jobs that have each a target and row fields of their own: flat, in lanes, scheduled, mixed.
+  Reply<std::vector<Result<Admission>>> enqueue_mixed(std::span<const MixedJob> jobs,
+                                                      std::optional<Milliseconds> deadline = {}) const;
+
+  // Results. A worker keeps what a job with `keep` (`RunOptions`) came to in `emq:{q}:result:<id>` for so long, and
+  // publishes the ids of jobs that have ended on `emq:{q}:ended`.
+
+  /// Waits until the job has ended: at once when it has already. All waits of a client for one queue share one
+  /// subscription to `emq:{q}:ended` and one to `emq:{q}:events`, where peers tell; whatever they tell is looked up by
+  /// extension `ended` (the row and `emq:{q}:result:<id>`), also once both are confirmed and after each loss of the link,
+  /// so that no end is missed. While the server is away the wait goes on. `timeout` is a value, no error.
+  /// Errors: those of any call, of the subscription or of the look: no_permission, client_closed, unreachable when there
+  /// never was a subscription.
+  Reply<Ended> wait(JobId id, WaitOptions options = {}) const;
+  /// `enqueue`, then `wait`. A job without `keep` is given one of a minute, so that there is a result to tell; the time to
+  /// wait begins with the call. Errors: also those of admission; nothing is waited for then.
+  Reply<Ended> enqueue_and_wait(std::string_view payload, EnqueueOptions options = {}, WaitOptions wait = {}) const;
+  /// What is kept of an ended job (GET of `emq:{q}:result:<id>`); empty when nothing is.
+  Reply<std::optional<Ended>> result(JobId id) const;
 
   // Claims: one job, or nothing when the queue is empty or paused. Never repeated by the library: after
   // `outcome_unknown` a job may be leased to nobody until its lease ends.
@@ -378,12 +457,13 @@ class Queue {
 
 // g++ 12 corrupts temporaries of other aggregates in `co_await` expressions: options stay trivially copyable.
 static_assert(std::is_trivially_copyable_v<EnqueueOptions> && std::is_trivially_copyable_v<EnqueueManyOptions> &&
-              std::is_trivially_copyable_v<NewJob> && std::is_trivially_copyable_v<ClaimOptions> &&
-              std::is_trivially_copyable_v<CompleteOptions> && std::is_trivially_copyable_v<RetryOptions> &&
-              std::is_trivially_copyable_v<SweepOptions> && std::is_trivially_copyable_v<Held> &&
-              std::is_trivially_copyable_v<ClaimBatchOptions> && std::is_trivially_copyable_v<DrainOptions> &&
-              std::is_trivially_copyable_v<ObliterateOptions> && std::is_trivially_copyable_v<RepeatOptions> &&
-              std::is_trivially_copyable_v<std::optional<JobId>> &&
+              std::is_trivially_copyable_v<NewJob> && std::is_trivially_copyable_v<RunOptions> &&
+              std::is_trivially_copyable_v<MixedJob> && std::is_trivially_copyable_v<WaitOptions> &&
+              std::is_trivially_copyable_v<ClaimOptions> && std::is_trivially_copyable_v<CompleteOptions> &&
+              std::is_trivially_copyable_v<RetryOptions> && std::is_trivially_copyable_v<SweepOptions> &&
+              std::is_trivially_copyable_v<Held> && std::is_trivially_copyable_v<ClaimBatchOptions> &&
+              std::is_trivially_copyable_v<DrainOptions> && std::is_trivially_copyable_v<ObliterateOptions> &&
+              std::is_trivially_copyable_v<RepeatOptions> && std::is_trivially_copyable_v<std::optional<JobId>> &&
               std::is_trivially_copyable_v<std::optional<DedupId>>);
 
 }  // namespace v1

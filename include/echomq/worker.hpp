@@ -89,9 +89,14 @@ class Backoff {
   [[nodiscard]] static Backoff exponential(Milliseconds base, Milliseconds cap);
   /// Uniform in 0..inner, both included.
   [[nodiscard]] Backoff with_jitter() const;
+  /// `fixed:MS` or `exponential:BASE:CAP`, each with `:jitter` or without: what `RunOptions::backoff` and the row field
+  /// `backoff` hold. Errors: invalid_argument naming the text.
+  [[nodiscard]] static Result<Backoff> parse(std::string_view text);
   [[nodiscard]] static Backoff custom(std::function<Milliseconds(std::uint64_t attempt)> function);
 
   [[nodiscard]] Milliseconds operator()(std::uint64_t attempt) const;
+  /// What `parse` takes; empty for a custom one, which has no text.
+  [[nodiscard]] std::string text() const;
   /// An error when a bound is out of range (fixed >= 0, base >= 1 ms, cap >= 1 ms).
   [[nodiscard]] Result<void> check() const;
 

@@ -147,6 +147,8 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
     return DedupId::is_valid(rest) ? std::pair{KeyType::dedup, rest} : kNone;
   if (take(rest, "repeat:"))
     return rest.empty() ? kNone : std::pair{KeyType::repeat_record, rest};
+  if (take(rest, "result:"))
+    return is_id(rest) ? std::pair{KeyType::result, rest} : kNone;
   if (take(rest, "stream:")) {
     constexpr std::string_view kArchived = ":archived";
     if (rest.size() > kArchived.size() && rest.ends_with(kArchived)) {

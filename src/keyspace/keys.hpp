@@ -192,6 +192,7 @@ class QueueKeys {
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
   /// Extension, a channel: ids of jobs whose `result` was just written.
+  /// Extension, a channel: ids of jobs that have ended.
   [[nodiscard]] const std::string& ended() const noexcept { return fixed(KeyType::ended); }
   /// Any of the above by its type; `type` is one of the first `kFixedKeys`.
   [[nodiscard]] const std::string& fixed(KeyType type) const noexcept { return fixed_[static_cast<std::size_t>(type)]; }
@@ -207,6 +208,7 @@ class QueueKeys {
     return KeyText::of(base_, "g:", group.text(), ":pending");
   }
   /// Extension: `emq:{q}:result:<id>`.
+  /// `emq:{q}:result:<id>`; extension.
   [[nodiscard]] KeyText result(const BrandedId& id) const { return KeyText::of(base_, "result:", id.text()); }
   /// `emq:{q}:de:<did>`.
   [[nodiscard]] KeyText dedup(const DedupId& id) const { return KeyText::of(base_, "de:", id.text()); }

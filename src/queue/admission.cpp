@@ -1,8 +1,11 @@
 // Admission of one job.
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "queue/admit_call.hpp"
+#include "queue/admit_many.hpp"
+#include "queue/run_fields.hpp"
 #include "queue/start.hpp"
 
 namespace echomq {
@@ -32,12 +35,30 @@ struct Admitting {
   }
 };
 
+/// A job with fields of its own, whatever its target.
+[[nodiscard]] Reply<Admission> enqueue_own(const Admitting& admitting, std::string_view payload,
+                                           const EnqueueOptions& options) {
+  const keyspace::QueueKeys& keys = admitting.state.keys;
+  RecordTail tail;
+  tail.set(options.lane, options.at, options.in, options.run);
+  std::vector<std::string_view> arguments = {keys.base(), "", "each", "0", admitting.id.text(), payload};
+  arguments.insert(arguments.end(), tail.parts().begin(), tail.parts().end());
+  const auto of_queue = admit_keys(keys);
+  const ScriptParts parts(admitting.state.scripts.admit, of_queue, arguments);
+  client::Core& core = *admitting.state.core;
+  AdmitCall* call =
+      AdmitCall::make(core, parts.parts(), argument_part(of_queue.size(), 4), admitting.id, admitting.origin);
+  return start<Admission>(core, call, admitting.how, &admitting.state.scripts.admit);
+}
+
 }  // namespace
 
 Reply<Admission> Queue::enqueue(std::string_view payload, EnqueueOptions options) const {
   ECHOMQ_CHECK(check_text("payload", payload));
   ECHOMQ_CHECK(check_due(options.at, options.in));
   ECHOMQ_CHECK(check_deadline(options.deadline));
+  if (options.run.any())
+    ECHOMQ_CHECK(check_run(options.run, options.in));
   const State& state = *state_;
   const keyspace::QueueKeys& keys = state.keys;
   Admitting admitting{state, {}, IdOrigin::chosen, settings(Repeat::safe, options.deadline)};
@@ -50,13 +71,13 @@ Reply<Admission> Queue::enqueue(std::string_view payload, EnqueueOptions options
   }
   const std::string_view id = admitting.id.text();
 
+  if (options.run.any())
+    return enqueue_own(admitting, payload, options);
   const bool scheduled = options.at || options.in;
   const std::string_view mode = options.in ? "in" : options.at ? "at" : "";
   const Decimal value = options.in ? Decimal(*options.in) : options.at ? Decimal(*options.at) : Decimal(0);
   if (options.lane && scheduled) {
-    return admitting.run(state.scripts.admit,
-                         views(keys.pending(), keys.schedule(), keys.ring(), keys.paused(), keys.glimit(),
-                               keys.gactive(), keys.wake(), keys.parked()),
+    return admitting.run(state.scripts.admit, admit_keys(keys),
                          views(keys.base(), options.lane->text(), mode, value, id, payload), 4);
   }
   const keyspace::KeyText row = keys.job(admitting.id);

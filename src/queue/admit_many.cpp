@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <new>
 #include <utility>
@@ -22,24 +23,36 @@ namespace queue {
 class AdmitMany::Chunk final : public detail::Call {
  public:
   /// Jobs of the batch at `first` and on; `places` names them one by one instead when it is not empty.
-  static Chunk* make(AdmitMany& batch, AdmitFrame frame, std::span<const AdmitItem> items, std::size_t first,
-                     std::vector<std::uint32_t> places, std::uint8_t collisions) {
-    const std::size_t parts = frame.size() + 2 * items.size();
+  static Chunk* make(AdmitMany& batch, AdmitFrame frame, std::span<const AdmitItem> items,
+                     std::span<const AdmitTail> tails, std::size_t first, std::vector<std::uint32_t> places,
+                     std::uint8_t collisions) {
+    std::size_t parts = frame.size() + 2 * items.size();
+    for (const AdmitTail& tail : tails)
+      parts += tail.size();
     std::size_t size = resp::count_size(parts);
     for (const std::string_view part : frame)
       size += resp::bulk_size(part);
     for (const AdmitItem& item : items)
       size += resp::bulk_size(item.id.text()) + resp::bulk_size(item.payload);
+    for (const AdmitTail& tail : tails) {
+      for (const std::string_view part : tail)
+        size += resp::bulk_size(part);
+    }
 
     void* memory = ::operator new(sizeof(Chunk) + size);
-    auto* call = ::new (memory) Chunk(batch, frame.size(), items.size(), first, std::move(places), collisions);
+    auto* call =
+        ::new (memory) Chunk(batch, frame.size(), items.size(), !tails.empty(), first, std::move(places), collisions);
     char* const bytes = reinterpret_cast<char*>(call + 1);
     char* out = resp::write_count(bytes, parts);
     for (const std::string_view part : frame)
       out = resp::write_bulk(out, part);
-    for (const AdmitItem& item : items) {
-      out = resp::write_bulk(out, item.id.text());
-      out = resp::write_bulk(out, item.payload);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      out = resp::write_bulk(out, items[i].id.text());
+      out = resp::write_bulk(out, items[i].payload);
+      if (tails.empty())
+        continue;
+      for (const std::string_view part : tails[i])
+        out = resp::write_bulk(out, part);
     }
     call->request = bytes;
     call->request_size = static_cast<std::uint32_t>(size);
@@ -66,11 +79,12 @@ class AdmitMany::Chunk final : public detail::Call {
   }
 
  private:
-  Chunk(AdmitMany& batch, std::size_t frame, std::size_t count, std::size_t first, std::vector<std::uint32_t> places,
-        std::uint8_t collisions)
+  Chunk(AdmitMany& batch, std::size_t frame, std::size_t count, bool tailed, std::size_t first,
+        std::vector<std::uint32_t> places, std::uint8_t collisions)
       : batch_((batch.retain(), &batch)),
         frame_(frame),
         count_(count),
+        tailed_(tailed),
         first_(first),
         places_(std::move(places)),
         collisions_(collisions) {
@@ -120,13 +134,48 @@ class AdmitMany::Chunk final : public detail::Call {
       mint_again(taken);
   }
 
+  /// All parts of the request from the first id on.
+  [[nodiscard]] std::vector<std::string_view> record_parts() const {
+    std::string_view bytes(request, request_size);
+    std::size_t total = 0;
+    std::from_chars(bytes.data() + 1, bytes.data() + bytes.size(), total);
+    std::vector<std::string_view> parts;
+    parts.reserve(total - frame_);
+    for (std::size_t at = bytes.find('\n') + 1, part = 0; part < total; ++part) {
+      std::size_t size = 0;
+      const char* const end = std::from_chars(bytes.data() + at + 1, bytes.data() + bytes.size(), size).ptr;
+      const std::size_t text = static_cast<std::size_t>(end - bytes.data()) + 2;
+      if (part >= frame_)
+        parts.push_back(bytes.substr(text, size));
+      at = text + size + 2;
+    }
+    return parts;
+  }
+  /// Where the records of a request with tails begin in its `record_parts`: id, payload, group, mode, value, n, fields.
+  [[nodiscard]] static std::vector<std::size_t> record_starts(std::span<const std::string_view> parts) {
+    constexpr std::size_t kHead = 6;
+    std::vector<std::size_t> starts;
+    for (std::size_t at = 0; at < parts.size();) {
+      starts.push_back(at);
+      const std::string_view number = parts[at + kHead - 1];
+      std::size_t fields = 0;
+      std::from_chars(number.data(), number.data() + number.size(), fields);
+      at += kHead + 2 * fields;
+    }
+    starts.push_back(parts.size());
+    return starts;
+  }
+
   /// `taken` are indexes of this chunk.
   void mint_again(const std::vector<std::uint32_t>& taken) {
     const std::string_view bytes(request, request_size);
     std::vector<std::string_view> frame;
     for (std::size_t i = 0; i < frame_; ++i)
       frame.push_back(request_part(bytes, i));
+    const std::vector<std::string_view> parts = record_parts();
+    const std::vector<std::size_t> starts = tailed_ ? record_starts(parts) : std::vector<std::size_t>();
     std::vector<AdmitItem> items;
+    std::vector<AdmitTail> tails;
     std::vector<std::uint32_t> places;
     for (const std::uint32_t index : taken) {
       Result<Admission>& result = this->result(index);
@@ -140,12 +189,16 @@ class AdmitMany::Chunk final : public detail::Call {
         continue;
       }
       result->id = JobId(*fresh);
-      items.push_back({result->id, request_part(bytes, frame_ + 2 * std::size_t{index} + 1), true});
+      const std::size_t start = tailed_ ? starts[index] : 2 * std::size_t{index};
+      items.push_back({result->id, parts[start + 1], true});
+      if (tailed_)
+        tails.push_back(AdmitTail(parts).subspan(start + 2, starts[index + 1] - start - 2));
       places.push_back(static_cast<std::uint32_t>(place(index)));
     }
     if (items.empty())
       return;
-    Chunk* again = make(*batch_.get(), frame, items, 0, std::move(places), static_cast<std::uint8_t>(collisions_ + 1));
+    Chunk* again =
+        make(*batch_.get(), frame, items, tails, 0, std::move(places), static_cast<std::uint8_t>(collisions_ + 1));
     wire::CallSettings how{.repeat = Repeat::safe};
     if (deadline != detail::Clock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - detail::Clock::now());
@@ -157,6 +210,7 @@ class AdmitMany::Chunk final : public detail::Call {
   detail::CallPointer<AdmitMany> batch_;
   std::size_t frame_;
   std::size_t count_;
+  bool tailed_;
   std::size_t first_;
   std::vector<std::uint32_t> places_;
   std::uint8_t collisions_;
@@ -174,7 +228,8 @@ void AdmitMany::part_done() noexcept {
 }
 
 Reply<std::vector<Result<Admission>>> AdmitMany::start(client::Core& core, AdmitFrame frame,
-                                                       std::span<const AdmitItem> items, wire::CallSettings settings) {
+                                                       std::span<const AdmitItem> items,
+                                                       std::span<const AdmitTail> tails, wire::CallSettings settings) {
   auto* batch = new AdmitMany(core, items.size());
   detail::CallPointer<detail::CallOf<std::vector<Result<Admission>>>> mine(batch);
   for (const AdmitItem& item : items) {
@@ -189,7 +244,8 @@ Reply<std::vector<Result<Admission>>> AdmitMany::start(client::Core& core, Admit
         break;
       ++last;
     }
-    Chunk* chunk = Chunk::make(*batch, frame, items.subspan(first, last - first), first, {}, 0);
+    Chunk* chunk = Chunk::make(*batch, frame, items.subspan(first, last - first),
+                               tails.empty() ? tails : tails.subspan(first, last - first), first, {}, 0);
     detail::CallPointer<detail::Call> kept((chunk->retain(), chunk));
     core.submit(chunk, settings);
     // Whoever waits for the batch drives the connection and continues where its chunks do.

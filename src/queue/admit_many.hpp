@@ -15,6 +15,7 @@
 #include "client/core.hpp"
 #include "echomq/detail/call.hpp"
 #include "echomq/queue.hpp"
+#include "queue/start.hpp"
 #include "wire/request.hpp"
 
 namespace echomq {
@@ -32,15 +33,26 @@ struct AdmitItem {
   bool minted = false;
 };
 
+/// What follows a job's payload when each has its own target and fields (`admit` in its mode `each`).
+using AdmitTail = std::span<const std::string_view>;
+
+/// The keys of `admit`.
+[[nodiscard]] inline Views<8> admit_keys(const keyspace::QueueKeys& keys) {
+  return views(keys.pending(), keys.schedule(), keys.ring(), keys.paused(), keys.glimit(), keys.gactive(), keys.wake(),
+               keys.parked());
+}
+
 /// What is the same for all chunks of a batch: keys, then base, group, mode and value.
 using AdmitFrame = std::span<const std::string_view>;
 
 /// The answer of a batch. Never on the wire itself: it waits for its chunks, each of which holds a reference.
 class AdmitMany final : public detail::CallOf<std::vector<Result<Admission>>> {
  public:
-  /// Sends `items` in chunks. `frame` are the first parts of every chunk's script call, up to the first id.
+  /// Sends `items` in chunks. `frame` are the first parts of every chunk's script call, up to the first id. `tails` is
+  /// empty, or has one for each item.
   [[nodiscard]] static Reply<std::vector<Result<Admission>>> start(client::Core& core, AdmitFrame frame,
                                                                    std::span<const AdmitItem> items,
+                                                                   std::span<const AdmitTail> tails,
                                                                    wire::CallSettings settings);
 
   void accept(const resp::View&) noexcept override {}

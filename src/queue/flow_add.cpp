@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "echomq/flow.hpp"
+#include "queue/admit_call.hpp"
+#include "queue/admit_many.hpp"
 #include "queue/conversation.hpp"
 #include "queue/flow_plan.hpp"
 #include "queue/start.hpp"
@@ -114,6 +116,12 @@ class Adding final : public Conversation<T> {
       return run.refuse(index,
                         Error(Errc::protocol_error, fmt::format("flow: unexpected reply {}", answer.to_string())));
     }
+    if (*number < 0 && run.plan.nodes.size() == 1) {  // `admit`
+      return run.refuse(
+          index, *number == -2
+                     ? Error(Errc::wrong_kind, fmt::format("job id must be JOB-namespaced, got {}", node.id.text()))
+                     : broken_row(node.id));
+    }
     if (*number < 0) {
       // Of `enqueue_flow` it says which child; its children follow the root in the plan.
       const auto child = static_cast<std::size_t>(-(*number + 1));
@@ -141,7 +149,13 @@ class Adding final : public Conversation<T> {
   void ask_first(std::size_t index) {
     Run& run = runs_[index];
     const FlowNode& root = run.plan.nodes.front();
-    if (run.plan.nodes.size() == 1) {
+    if (run.plan.nodes.size() == 1 && !root.run.empty()) {
+      const Decimal count(root.run.texts().size() / 2);
+      std::vector<string_view> arguments = {root.keys->base(), "", "each", "0", root.id.text(),
+                                            root.payload,      "", "",     "0", count};
+      root.run.append_to(arguments);
+      send(index, 0, scripts_.admit, admit_keys(*root.keys), arguments);
+    } else if (run.plan.nodes.size() == 1) {
       const keyspace::KeyText row = root.keys->job(root.id);
       send(index, 0, scripts_.enqueue, views(row, root.keys->pending()), views(root.id.text(), root.payload));
     } else if (run.plan.fits_one_script()) {
@@ -169,6 +183,14 @@ class Adding final : public Conversation<T> {
     }
     for (std::size_t child = 1; child < nodes.size(); ++child)
       arguments.push_back(nodes[child].policy());
+    std::vector<Decimal> counts;
+    counts.reserve(nodes.size());
+    if (std::any_of(nodes.begin(), nodes.end(), [](const FlowNode& node) { return !node.run.empty(); })) {
+      for (const FlowNode& node : nodes) {
+        arguments.push_back(counts.emplace_back(node.run.texts().size() / 2));
+        node.run.append_to(arguments);
+      }
+    }
     send(index, 0, scripts_.enqueue_flow, keys, arguments);
   }
 
@@ -199,8 +221,10 @@ class Adding final : public Conversation<T> {
     const FlowNode& node = nodes[at];
     const FlowNode& parent = nodes[node.parent];
     const keyspace::KeyText row = node.keys->job(node.id);
-    send(index, at, scripts_.enqueue_flow_child, views(row, node.keys->pending()),
-         views(node.id.text(), node.payload, parent.id.text(), queue_seen_from(node, parent), node.policy()));
+    std::vector<string_view> arguments = {node.id.text(), node.payload, parent.id.text(), queue_seen_from(node, parent),
+                                          node.policy()};
+    node.run.append_to(arguments);
+    send(index, at, scripts_.enqueue_flow_child, views(row, node.keys->pending()), arguments);
   }
 
   void ask_held(std::size_t index, std::size_t at) {
@@ -218,6 +242,7 @@ class Adding final : public Conversation<T> {
     }
     for (const std::size_t child : node.children)
       arguments.push_back(nodes[child].id.text());
+    node.run.append_to(arguments);
     send(index, at, scripts_.hold_parent, views(row, counter), arguments);
   }
 

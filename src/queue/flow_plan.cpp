@@ -26,6 +26,7 @@ class Planner {
                                                    Flow::kMaxLevels, plan_.nodes[parent].id.text()));
     }
     ECHOMQ_CHECK(check_text("payload", job.payload));
+    ECHOMQ_CHECK(check_run(job.run));
     FlowNode node;
     if (job.id) {
       node.id = *job.id;
@@ -40,6 +41,7 @@ class Planner {
     node.parent = parent;
     node.level = level;
     node.on_death = job.on_death;
+    node.run = OwnRunFields(job.run);
     node.keys = parent == FlowNode::kNone ? &grounds_.queues.front() : plan_.nodes[parent].keys;
     if (job.queue && *job.queue != node.keys->queue()) {
       if (parent == FlowNode::kNone) {

@@ -10,6 +10,7 @@
 #include "client/core.hpp"
 #include "echomq/flow.hpp"
 #include "keyspace/keys.hpp"
+#include "queue/run_fields.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -27,6 +28,7 @@ struct FlowNode {
   std::size_t level = 1;
   ChildDeath on_death = ChildDeath::fails_parent;
   std::vector<std::size_t> children;
+  OwnRunFields run;
 
   [[nodiscard]] std::string_view policy() const noexcept { return on_death == ChildDeath::is_ignored ? "id" : "fp"; }
 };

@@ -29,6 +29,7 @@ const Scripts& Scripts::get() noexcept {
       .schedule = need("schedule"),
       .genqueue = need("genqueue"),
       .admit = need("admit"),
+      .ended = need("ended"),
       .claim = need("claim"),
       .bclaim = need("bclaim"),
       .gclaim = need("gclaim"),

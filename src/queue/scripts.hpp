@@ -15,6 +15,7 @@ struct Scripts {
   const Source& schedule;
   const Source& genqueue;
   const Source& admit;
+  const Source& ended;
   const Source& claim;
   const Source& bclaim;
   const Source& gclaim;

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "echomq/worker.hpp"
+#include "queue/backoff_text.hpp"
+#include "result/try.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -40,6 +42,19 @@ Backoff Backoff::exponential(Milliseconds base, Milliseconds cap) {
   backoff.base_ = base;
   backoff.cap_ = cap;
   return backoff;
+}
+
+Result<Backoff> Backoff::parse(std::string_view text) {
+  ECHOMQ_TRY(const queue::BackoffText parsed, queue::parse_backoff(text));
+  Backoff backoff = parsed.exponential ? exponential(parsed.base, parsed.cap) : fixed(parsed.base);
+  backoff.jitter_ = parsed.jitter;
+  return backoff;
+}
+
+std::string Backoff::text() const {
+  if (kind_ == Kind::custom)
+    return {};
+  return queue::BackoffText{kind_ == Kind::exponential, base_, cap_, jitter_}.text();
 }
 
 Backoff Backoff::custom(std::function<Milliseconds(std::uint64_t attempt)> function) {

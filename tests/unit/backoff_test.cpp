@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -60,6 +63,48 @@ TEST(Backoff, CheckNamesTheValueOutOfRange) {
   EXPECT_FALSE(Backoff::exponential(Milliseconds{0}, Milliseconds{5}).check());
   EXPECT_FALSE(Backoff::exponential(Milliseconds{5}, Milliseconds{0}).check());
   EXPECT_FALSE(Backoff::custom(nullptr).check());
+}
+
+boost::json::object vectors() {
+  std::ifstream file(ECHOMQ_PROTOCOL_DIR "/vectors/backoff.json");
+  return boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {})).as_object();
+}
+
+TEST(Vectors, BackoffTexts) {
+  for (const boost::json::value& vector : vectors().at("texts").as_array()) {
+    const std::string text(vector.at("text").as_string());
+    const auto backoff = Backoff::parse(text);
+    ASSERT_TRUE(backoff) << text;
+    EXPECT_TRUE(backoff->check());
+    EXPECT_EQ(backoff->text(), text);
+    for (const boost::json::value& wait : vector.at("waits").as_array()) {
+      const auto attempt = wait.at(0).to_number<std::uint64_t>();
+      const auto most = wait.at(1).to_number<std::int64_t>();
+      if (!text.ends_with(":jitter")) {
+        EXPECT_EQ((*backoff)(attempt).count(), most) << text << " after " << attempt;
+        continue;
+      }
+      std::set<bool> halves;
+      for (int i = 0; i < 200; ++i) {
+        const std::int64_t drawn = (*backoff)(attempt).count();
+        EXPECT_LE(drawn, most);
+        halves.insert(drawn <= most / 2);
+      }
+      EXPECT_EQ(halves.size(), 2U);
+    }
+  }
+  for (const boost::json::value& text : vectors().at("malformed").as_array()) {
+    const auto refused = Backoff::parse(std::string_view(text.as_string()));
+    ASSERT_FALSE(refused) << text;
+    EXPECT_TRUE(refused.error().is(Errc::invalid_argument));
+    EXPECT_NE(refused.error().text.find(std::string_view(text.as_string())), std::string::npos);
+  }
+}
+
+TEST(Backoff, TextIsWhatParseTakes) {
+  EXPECT_EQ(Backoff::fixed(Milliseconds{5}).with_jitter().text(), "fixed:5:jitter");
+  EXPECT_EQ(Backoff::exponential(Milliseconds{5}, Milliseconds{9}).text(), "exponential:5:9");
+  EXPECT_EQ(Backoff::custom([](std::uint64_t) { return Milliseconds{1}; }).text(), "");
 }
 
 }  // namespace

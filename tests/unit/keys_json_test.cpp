@@ -81,6 +81,7 @@ std::string made(const json::object& vector) {
       case KeyType::lane: return keys.lane(id.value()).str();
       case KeyType::dedup: return keys.dedup(DedupId::parse(text_of(vector, "dedup_id")).value()).str();
       case KeyType::repeat_record: return keys.repeat_record(text_of(vector, "name")).str();
+      case KeyType::result: return keys.result(id.value()).str();
       case KeyType::stream: return keys.stream(text_of(vector, "name")).str();
       case KeyType::stream_archived: return keys.stream_archived(text_of(vector, "name")).str();
       default: break;

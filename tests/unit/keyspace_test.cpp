@@ -77,6 +77,7 @@ TEST(Keyspace, EveryFixedKeyIsItsTemplate) {
   EXPECT_EQ(keys.flow_outbox(), "emq:{orders}:flow:outbox");
   EXPECT_EQ(keys.events(), "emq:{orders}:events");
   EXPECT_EQ(keys.parked(), "emq:{orders}:parked");
+  EXPECT_EQ(keys.ended(), "emq:{orders}:ended");
 }
 
 TEST(Keyspace, VariableKeysAreTheirTemplates) {
@@ -94,6 +95,7 @@ TEST(Keyspace, VariableKeysAreTheirTemplates) {
   expect(KeyType::dedup, keys.dedup(DedupId("invoice-42")));
   expect(KeyType::repeat_record, keys.repeat_record("daily"));
   expect(KeyType::stream, keys.stream("daily"));
+  expect(KeyType::result, keys.result(id));
   expect(KeyType::stream_archived, keys.stream_archived("daily"));
   expect(KeyType::migration, migration_key(QueueName("orders")));
 }

@@ -249,6 +249,47 @@ TEST(QueueAdmitMany, TakenIdsOfAChunkAreMintedAgainTogether) {
   EXPECT_EQ(results[3]->id.text(), "JOB00000000005");
 }
 
+TEST(QueueAdmitMany, TakenIdsOfUnlikeJobsKeepTheirRecords) {
+  FakeQueue f;
+  f.core->next_ids = {1, 2, 3, 4, 5};
+  const std::vector<MixedJob> jobs = {{.payload = "a", .run = {.max_attempts = 3, .keep = Milliseconds(9)}},
+                                      {.payload = "b", .id = kJobA, .run = {.timeout = Milliseconds(5)}},
+                                      {.payload = "c", .lane = kLane, .in = Milliseconds(7)},
+                                      {.payload = "d"}};
+  auto reply = f.queue.enqueue_mixed(jobs);
+  EXPECT_THAT(std::vector(f.core->last().parts.begin() + 11, f.core->last().parts.end()),
+              ElementsAre("emq:{q}:", "", "each", "0",                                                //
+                          "JOB00000000001", "a", "", "", "0", "2", "max_attempts", "3", "keep", "9",  //
+                          "JOB0NgWEfAE00A", "b", "", "", "0", "1", "timeout", "5",                    //
+                          "JOB00000000002", "c", "PRT0NgWEfAE00X", "in", "7", "0",                    //
+                          "JOB00000000003", "d", "", "", "0", "0"));
+  f.core->answer(verdicts({0, 0, 0, 1}));
+  EXPECT_EQ(f.core->collisions, 2);
+  EXPECT_THAT(std::vector(f.core->last().parts.begin() + 11, f.core->last().parts.end()),
+              ElementsAre("emq:{q}:", "", "each", "0",                                                //
+                          "JOB00000000004", "a", "", "", "0", "2", "max_attempts", "3", "keep", "9",  //
+                          "JOB00000000005", "c", "PRT0NgWEfAE00X", "in", "7", "0"));
+  f.core->answer(verdicts({1, 1}));
+  const auto results = reply.get().value();
+  EXPECT_EQ(results[0]->id.text(), "JOB00000000004");
+  EXPECT_EQ(results[1]->verdict, Admitted::duplicate);
+  EXPECT_EQ(results[2]->id.text(), "JOB00000000005");
+  EXPECT_EQ(results[3]->id.text(), "JOB00000000003");
+}
+
+TEST(QueueAdmission, AJobWithFieldsOfItsOwnIsMintedAgainToo) {
+  FakeQueue f;
+  f.core->next_ids = {1, 2};
+  auto reply = f.queue.enqueue("p", {.run = {.max_attempts = 3}});
+  EXPECT_EQ(f.core->last().script, "admit");
+  EXPECT_THAT(std::vector(f.core->last().parts.begin() + 11, f.core->last().parts.end()),
+              ElementsAre("emq:{q}:", "", "each", "0", "JOB00000000001", "p", "", "", "0", "1", "max_attempts", "3"));
+  f.core->answer("*1\r\n:0\r\n");
+  EXPECT_EQ(f.core->last().parts.at(15), "JOB00000000002");
+  f.core->answer("*1\r\n:1\r\n");
+  EXPECT_EQ(reply.get()->id.text(), "JOB00000000002");
+}
+
 TEST(QueueAdmitMany, CollisionsAreBounded) {
   FakeQueue f;
   f.core->next_ids = {1, 2, 3, 4, 5};

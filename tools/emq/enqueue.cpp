@@ -43,6 +43,12 @@ struct Options {
   std::optional<std::string> at;
   std::optional<std::string> id;
   std::optional<std::string> lane;
+  std::optional<std::uint32_t> max_attempts;
+  std::string backoff;
+  std::optional<std::string> timeout;
+  std::optional<std::string> expire;
+  std::optional<std::string> keep;
+  std::string traceparent;
 };
 
 struct Target {
@@ -51,6 +57,7 @@ struct Target {
   std::optional<echomq::LaneId> lane;
   std::optional<echomq::Milliseconds> in;
   std::optional<echomq::Instant> at;
+  echomq::RunOptions run{};
 };
 
 std::string_view to_text(Admitted verdict) {
@@ -113,7 +120,9 @@ class Input {
 Exit enqueue_one(Session& session, const echomq::Queue& queue, const Target& target, std::string_view payload) {
   ECHOMQ_OR_REPORT(
       const echomq::Admission admission,
-      queue.enqueue(payload, {.id = target.id, .lane = target.lane, .at = target.at, .in = target.in}).get());
+      queue
+          .enqueue(payload, {.id = target.id, .lane = target.lane, .at = target.at, .in = target.in, .run = target.run})
+          .get());
   if (session.json) {
     session.print_json(
         {{"queue", target.queue.text()}, {"id", admission.id.text()}, {"verdict", to_text(admission.verdict)}});
@@ -144,7 +153,8 @@ class Stream {
       jobs_.push_back({.payload = batch[index], .id = {}});
     }
     on_the_way_.push_back(
-        {queue_.enqueue_many(jobs_, {.lane = target_.lane, .at = target_.at, .in = target_.in}), batch.size()});
+        {queue_.enqueue_many(jobs_, {.lane = target_.lane, .at = target_.at, .in = target_.in, .run = target_.run}),
+         batch.size()});
     bytes_ += batch.bytes();
     if (progress_.due()) {
       progress_.show(fmt::format("{} jobs, {} MB", done(), bytes_ >> 20));
@@ -269,6 +279,16 @@ Exit enqueue(Session& session, const Options& options) {
   if (options.at) {
     ECHOMQ_OR_REPORT(target.at, parse_instant(*options.at));
   }
+  target.run = {.max_attempts = options.max_attempts, .backoff = options.backoff, .traceparent = options.traceparent};
+  if (options.timeout) {
+    ECHOMQ_OR_REPORT(target.run.timeout, parse_duration(*options.timeout));
+  }
+  if (options.expire) {
+    ECHOMQ_OR_REPORT(target.run.expire, parse_duration(*options.expire));
+  }
+  if (options.keep) {
+    ECHOMQ_OR_REPORT(target.run.keep, parse_duration(*options.keep));
+  }
 
   Input input;
   const bool from_input = options.file || !options.payload || *options.payload == "-";
@@ -315,6 +335,16 @@ void add_enqueue(CLI::App& app, Session& session, Action& chosen) {
   command->add_option("--id", options->id, "The job's id, such as JOB0NgWEfAEJfs; the same id again adds nothing")
       ->excludes(lines);
   command->add_option("--lane", options->lane, "Branded id of the lane the job belongs to");
+  command->add_option("--max-attempts", options->max_attempts, "Failures after which the job is dead; 1: no retry")
+      ->type_name("N");
+  command
+      ->add_option("--backoff", options->backoff, "Wait between runs: fixed:MS or exponential:BASE:CAP, with :jitter")
+      ->type_name("TEXT");
+  command->add_option("--timeout", options->timeout, "How long one run may take")->type_name("DUR");
+  command->add_option("--expire", options->expire, "Dead instead of run when no worker has begun it by then")
+      ->type_name("DUR");
+  command->add_option("--keep", options->keep, "How long to keep what the job came to")->type_name("DUR");
+  command->add_option("--traceparent", options->traceparent, "W3C trace context")->type_name("TEXT");
   command->final_callback(
       [&session, &chosen, options] { chosen = [&session, options] { return enqueue(session, *options); }; });
 }

@@ -4,10 +4,11 @@
 -- ARGV[1] parent id           ARGV[2] parent payload       ARGV[3] n, the number of children
 -- ARGV[4..] n pairs: child id, child payload
 -- then, optional, n policies: `fp` or `id` (field parent_policy). Without them the host writes the field, as canonical ones do
+-- then, optional, for the parent and each child: m (0..8), then m pairs of name and value, how that job is run, as of admit
 -- Replies: n admitted; 0 the parent is there already, a flow's: nothing is changed; -1 its row is another job's; -1 - i the row of
 --   child i (from 1) is there and not this parent's to wait for: another job's, or dead. Nothing is written then.
 -- Refusals: EMQKIND job id must be JOB-namespaced (parent or any child); ERR keys and arguments of enqueue_flow do not match; ERR
---   the ids of a flow must differ; ERR policy must be fp or id. Nothing is written then.
+--   the ids of a flow must differ; ERR policy must be fp or id; ERR fields of a flow are malformed. Nothing is written then.
 -- Children of this parent that are there already (it was removed and comes again) stay as they are and are waited for. What a
 -- former parent of that id has left in :processed, :failed and :unsuccessful goes: those children run again.
 local row, dependencies, pending = KEYS[1], KEYS[2], KEYS[3]
@@ -16,7 +17,8 @@ local p = string.sub(pending, 1, -8)
 local call = redis.call
 
 local n = tonumber(ARGV[3])
-local policies = n and #ARGV == 3 + 3 * n
+local own = n and #ARGV > 3 + 3 * n
+local policies = own or n and #ARGV == 3 + 3 * n
 if not n or n < 1 or #KEYS ~= 3 + n or not (policies or #ARGV == 3 + 2 * n) then
   return redis.error_reply('ERR keys and arguments of enqueue_flow do not match')
 end
@@ -29,6 +31,55 @@ for i = 1, n do
   seen[id] = true
   local policy = policies and ARGV[3 + 2 * n + i] or 'fp'
   if policy ~= 'fp' and policy ~= 'id' then return redis.error_reply('ERR policy must be fp or id') end
+end
+
+local own_at, now = {}, nil
+if own then
+  -- [run_fault]
+  local function run_fault(first, last)
+    for i = first, last, 2 do
+      local name, value = ARGV[i], ARGV[i + 1] or ''
+      if name == 'backoff' then
+        if value == '' or #value > 64 then return true end
+      elseif name == 'traceparent' then
+        if #value ~= 55 then return true end
+      elseif name ~= 'max_attempts' and name ~= 'timeout' and name ~= 'keep' and name ~= 'expire' and name ~= 'expires_at' then
+        return true
+      elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
+        return true
+      end
+    end
+    return false
+  end
+  -- [end]
+  local i = 4 + 3 * n
+  for node = 0, n do
+    local m = tonumber(ARGV[i])
+    if not m or m < 0 or m > 8 or m ~= math.floor(m) or i + 2 * m > #ARGV or run_fault(i + 1, i + 2 * m) then
+      return redis.error_reply('ERR fields of a flow are malformed')
+    end
+    own_at[node] = i
+    i = i + 1 + 2 * m
+  end
+  if i ~= #ARGV + 1 then return redis.error_reply('ERR fields of a flow are malformed') end
+  local clock = redis.call('TIME')
+  now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+local function set_own(job_row, node)
+  local fields, first, last = {}, own_at[node] + 1, own_at[node] + 2 * ARGV[own_at[node]]
+  -- [run_fields]
+  -- Expects fields, first and last (names and values ARGV[first..last], checked) and now when `expire` is among them: they go
+  -- into fields, a duration until expiry as the instant it ends.
+  for i = first, last, 2 do
+    local name, value = ARGV[i], ARGV[i + 1]
+    if name == 'expire' then
+      name, value = 'expires_at', string.format('%.0f', math.min(now + value, 9007199254740991))
+    end
+    fields[#fields + 1] = name
+    fields[#fields + 1] = value
+  end
+  -- [end]
+  if #fields > 0 then redis.call('HSET', job_row, unpack(fields)) end
 end
 
 if call('EXISTS', row) == 1 then
@@ -50,6 +101,7 @@ if any then
 end
 
 call('HSET', row, 'state', 'awaiting_children', 'attempts', '0', 'payload', ARGV[2])
+if own then set_own(row, 0) end
 call('SET', dependencies, string.format('%d', n))
 call('DEL', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
 local members, made = {}, 0
@@ -62,6 +114,7 @@ for i = 1, n do
     else
       call('HSET', KEYS[3 + i], 'state', 'pending', 'attempts', '0', 'payload', payload, 'parent', parent)
     end
+    if own then set_own(KEYS[3 + i], i) end
     made = made + 1
     members[2 * made - 1] = 0
     members[2 * made] = id

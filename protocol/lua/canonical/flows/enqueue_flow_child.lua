@@ -3,14 +3,38 @@
 -- KEYS[1] row of the child    KEYS[2] pending of the child's queue
 -- ARGV[1] child id            ARGV[2] payload        ARGV[3] parent id   ARGV[4] the parent's queue when it is another one, else empty
 -- ARGV[5] policy: `fp` or `id`; absent: the host writes the field parent_policy, as canonical ones do
+-- ARGV[6..] optional: pairs of name and value, how the job is run, as of admit
 -- Replies: 1 admitted; 0 the row is there already, a child of that parent: nothing is changed; -1 it is another job's.
--- Refusals: EMQKIND job id must be JOB-namespaced; ERR policy must be fp or id
+-- Refusals: EMQKIND job id must be JOB-namespaced; ERR policy must be fp or id; ERR fields of a flow are malformed
 local row, pending = KEYS[1], KEYS[2]
 local id, parent, parent_queue, policy = ARGV[1], ARGV[3], ARGV[4] or '', ARGV[5]
 local call = redis.call
 
 if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
 if policy and policy ~= 'fp' and policy ~= 'id' then return redis.error_reply('ERR policy must be fp or id') end
+local now
+if #ARGV > 5 then
+  -- [run_fault]
+  local function run_fault(first, last)
+    for i = first, last, 2 do
+      local name, value = ARGV[i], ARGV[i + 1] or ''
+      if name == 'backoff' then
+        if value == '' or #value > 64 then return true end
+      elseif name == 'traceparent' then
+        if #value ~= 55 then return true end
+      elseif name ~= 'max_attempts' and name ~= 'timeout' and name ~= 'keep' and name ~= 'expire' and name ~= 'expires_at' then
+        return true
+      elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
+        return true
+      end
+    end
+    return false
+  end
+  -- [end]
+  if #ARGV > 21 or run_fault(6, #ARGV) then return redis.error_reply('ERR fields of a flow are malformed') end
+  local clock = redis.call('TIME')
+  now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
 if call('EXISTS', row) == 1 then
   local link = call('HMGET', row, 'parent', 'parent_queue')
   return link[1] == parent and (link[2] or '') == parent_queue and 0 or -1
@@ -24,6 +48,21 @@ end
 if policy then
   fields[#fields + 1] = 'parent_policy'
   fields[#fields + 1] = policy
+end
+if now then
+  local first, last = 6, #ARGV
+  -- [run_fields]
+  -- Expects fields, first and last (names and values ARGV[first..last], checked) and now when `expire` is among them: they go
+  -- into fields, a duration until expiry as the instant it ends.
+  for i = first, last, 2 do
+    local name, value = ARGV[i], ARGV[i + 1]
+    if name == 'expire' then
+      name, value = 'expires_at', string.format('%.0f', math.min(now + value, 9007199254740991))
+    end
+    fields[#fields + 1] = name
+    fields[#fields + 1] = value
+  end
+  -- [end]
 end
 call('HSET', row, unpack(fields))
 call('ZADD', pending, 0, id)

@@ -1,29 +1,72 @@
--- admit (extension): admits a batch of jobs with one target: pending, a lane, or schedule (flat or for a lane). Admission is as by
--- enqueue, genqueue and schedule; a scheduled job of a lane has its group in the row from the start. Without allow-oom: a full
--- server refuses the whole batch with OOM before anything is written.
+-- admit (extension): admits a batch of jobs, all with one target (pending, a lane, or schedule, flat or for a lane), or each with a
+-- target and row fields of its own. Admission is as by enqueue, genqueue and schedule; a scheduled job of a lane has its group in
+-- the row from the start. Without allow-oom: a full server refuses the whole batch with OOM before anything is written.
 -- KEYS[1] pending             KEYS[2] schedule       KEYS[3] ring        KEYS[4] paused          KEYS[5] glimit
 -- KEYS[6] gactive             KEYS[7] wake           KEYS[8] parked
 -- ARGV[1] base emq:{q}:       ARGV[2] group or empty
--- ARGV[3] empty: ready now; `in`: due after ARGV[4] ms by the server's clock; `at`: due at ARGV[4], Unix ms
+-- ARGV[3] empty: ready now; `in`: due after ARGV[4] ms by the server's clock; `at`: due at ARGV[4], Unix ms; `each`: see below
 -- ARGV[4] value in ms, ignored when ARGV[3] is empty
 -- ARGV[5..] id, payload, id, payload...
+-- With `each`, where ARGV[2] and ARGV[4] are ignored, ARGV[5..] is a record a job: id, payload, group or empty, mode (empty, `in` or
+--   `at`), value in ms, n (0..8), then n pairs of name and value, how the job is run: max_attempts, timeout and keep in ms, backoff,
+--   traceparent, expires_at in Unix ms, or expire in ms from now by the server's clock, which becomes expires_at
 -- Replies: one integer a job, in order: 1 admitted; 0 duplicate (the row exists, or an earlier job of the batch has the id);
 --   -2 the id is not JOB-namespaced; -3 the row exists, but the job is in no set and its state names none: it would never run. One
 --   whose state does name a set is put back there, counted in metrics:repaired, and answered as a duplicate.
--- Refusals: ERR value of admit must be a number; ERR a payload is missing
+-- Refusals: ERR value of admit must be a number; ERR a payload is missing; ERR a record of admit is malformed
 local p, g, mode = ARGV[1], ARGV[2], ARGV[3]
-local due
-if mode ~= '' then
-  due = tonumber(ARGV[4])
-  if not due or due ~= due then return redis.error_reply('ERR value of admit must be a number') end
-end
-if #ARGV % 2 == 1 then return redis.error_reply('ERR a payload is missing') end
-local count = #ARGV / 2 - 2
-local prefix = p .. 'job:'
 local call = redis.call
+local each = mode == 'each'
+local count, due
+local starts, timed = {}, mode == 'in'   -- of records
+if each then
+  -- [run_fault]
+  local function run_fault(first, last)
+    for i = first, last, 2 do
+      local name, value = ARGV[i], ARGV[i + 1] or ''
+      if name == 'backoff' then
+        if value == '' or #value > 64 then return true end
+      elseif name == 'traceparent' then
+        if #value ~= 55 then return true end
+      elseif name ~= 'max_attempts' and name ~= 'timeout' and name ~= 'keep' and name ~= 'expire' and name ~= 'expires_at' then
+        return true
+      elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
+        return true
+      end
+    end
+    return false
+  end
+  -- [end]
+  count = 0
+  local i = 5
+  while i <= #ARGV do
+    local when, n = ARGV[i + 3], tonumber(ARGV[i + 5])
+    if not n or n < 0 or n > 8 or n ~= math.floor(n) or i + 5 + 2 * n > #ARGV or run_fault(i + 6, i + 5 + 2 * n)
+        or (when ~= '' and when ~= 'in' and when ~= 'at') then
+      return redis.error_reply('ERR a record of admit is malformed')
+    end
+    local value = tonumber(ARGV[i + 4])
+    if when ~= '' and (not value or value ~= value) then return redis.error_reply('ERR value of admit must be a number') end
+    if when == 'in' then timed = true end
+    for f = i + 6, i + 5 + 2 * n, 2 do
+      if ARGV[f] == 'expire' then timed = true end
+    end
+    count = count + 1
+    starts[count] = i
+    i = i + 6 + 2 * n
+  end
+else
+  if mode ~= '' then
+    due = tonumber(ARGV[4])
+    if not due or due ~= due then return redis.error_reply('ERR value of admit must be a number') end
+  end
+  if #ARGV % 2 == 1 then return redis.error_reply('ERR a payload is missing') end
+  count = #ARGV / 2 - 2
+end
+local prefix = p .. 'job:'
 
 local rows = {}
-for i = 1, count do rows[i] = prefix .. ARGV[3 + 2 * i] end
+for i = 1, count do rows[i] = prefix .. ARGV[starts[i] or 3 + 2 * i] end
 local any = false
 for first = 1, count, 1000 do
   if call('EXISTS', unpack(rows, first, math.min(first + 999, count))) > 0 then any = true end
@@ -93,81 +136,107 @@ local function known(id, row)
   return found and 0 or -3
 end
 
-if mode == 'in' then
-  -- [clock]
+local now
+if timed then
   local clock = redis.call('TIME')
-  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  -- [end]
-  due = now + due
+  now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
-local score = due or 0
-local state = due and 'scheduled' or 'pending'
-local verdicts, members, seen = {}, {}, {}
-local made = 0
-for i = 1, count do
-  local id, row = ARGV[3 + 2 * i], rows[i]
-  local a, b, c = string.byte(id, 1, 3)
-  if a ~= 74 or b ~= 79 or c ~= 66 then   -- J, O, B
-    verdicts[i] = -2
-  elseif seen[id] then
-    verdicts[i] = 0
-  elseif any and call('EXISTS', row) == 1 then
-    verdicts[i] = known(id, row)
-  else
-    seen[id] = true
-    if g == '' then
-      call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[4 + 2 * i])
+local verdicts, seen = {}, {}
+local flat, scheduled, lanes, in_lane = {}, {}, {}, {}   -- scores and ids
+local members = scheduled
+if each then
+  for i = 1, count do
+    local s, row = starts[i], rows[i]
+    local id = ARGV[s]
+    local a, b, c = string.byte(id, 1, 3)
+    if a ~= 74 or b ~= 79 or c ~= 66 then   -- J, O, B
+      verdicts[i] = -2
+    elseif seen[id] then
+      verdicts[i] = 0
+    elseif any and call('EXISTS', row) == 1 then
+      verdicts[i] = known(id, row)
     else
-      call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[4 + 2 * i], 'group', g)
-    end
-    verdicts[i] = 1
-    made = made + 1
-    members[2 * (count - made) + 1] = score   -- back to front: a small set is searched from the front
-    members[2 * (count - made) + 2] = id
-  end
-end
-if made == 0 then return verdicts end
-
-local target = due and KEYS[2] or g == '' and KEYS[1] or p .. 'g:' .. g .. ':pending'
-local waiting = not due and g ~= '' and call('ZCARD', target) > 0
-for first = 2 * (count - made) + 1, 2 * count, 1000 do
-  call('ZADD', target, unpack(members, first, math.min(first + 999, 2 * count)))
-end
-if due then
-  local id = call('ZRANGE', KEYS[2], 0, 0)[1]
-  if seen[id] then
-    -- [due_wake]
-    -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
-    local parked = redis.call('ZCARD', p .. 'parked')
-    if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
-        and redis.call('LLEN', p .. 'wake') < parked then
-      redis.call('LPUSH', p .. 'wake', '1')
-      redis.call('LTRIM', p .. 'wake', 0, 63)
-    end
-    -- [end]
-  end
-elseif g ~= '' then
-  local act, freed = nil, 0
-  -- [ring_return]
-  -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
-  -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
-  -- ceiling is on it by the ring's invariant.
-  if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
-    local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
-    local below, expected = true, waiting
-    if ceiling then
-      act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
-      below = act < ceiling
-      expected = waiting and act + freed < ceiling
-    end
-    if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
-      redis.call('RPUSH', p .. 'ring', g)
-      redis.call('LPUSH', p .. 'wake', '1')
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      seen[id] = true
+      verdicts[i] = 1
+      local g, when, score = ARGV[s + 2], ARGV[s + 3], 0
+      if when ~= '' then
+        score = tonumber(ARGV[s + 4])
+        if when == 'in' then score = now + score end
+        members = scheduled
+      elseif g == '' then
+        members = flat
+      else
+        members = in_lane[g]
+        if not members then
+          members = {}
+          in_lane[g] = members
+          lanes[#lanes + 1] = g
+        end
+      end
+      local fields = {'state', when == '' and 'pending' or 'scheduled', 'attempts', '0', 'payload', ARGV[s + 1]}
+      if g ~= '' then
+        fields[7] = 'group'
+        fields[8] = g
+      end
+      local first, last = s + 6, s + 5 + 2 * ARGV[s + 5]
+      -- [run_fields]
+      -- Expects fields, first and last (names and values ARGV[first..last], checked) and now when `expire` is among them: they go
+      -- into fields, a duration until expiry as the instant it ends.
+      for i = first, last, 2 do
+        local name, value = ARGV[i], ARGV[i + 1]
+        if name == 'expire' then
+          name, value = 'expires_at', string.format('%.0f', math.min(now + value, 9007199254740991))
+        end
+        fields[#fields + 1] = name
+        fields[#fields + 1] = value
+      end
+      -- [end]
+      call('HSET', row, unpack(fields))
+      members[#members + 1] = score
+      members[#members + 1] = id
     end
   end
-  -- [end]
 else
+  if mode == 'in' then due = now + due end
+  if not due and g == '' then
+    members = flat
+  elseif not due then
+    members = {}
+    lanes[1] = g
+    in_lane[g] = members
+  end
+  local score = due or 0
+  local state = due and 'scheduled' or 'pending'
+  local made = 0
+  for i = 1, count do
+    local id, row = ARGV[3 + 2 * i], rows[i]
+    local a, b, c = string.byte(id, 1, 3)
+    if a ~= 74 or b ~= 79 or c ~= 66 then   -- J, O, B
+      verdicts[i] = -2
+    elseif seen[id] then
+      verdicts[i] = 0
+    elseif any and call('EXISTS', row) == 1 then
+      verdicts[i] = known(id, row)
+    else
+      seen[id] = true
+      if g == '' then
+        call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[4 + 2 * i])
+      else
+        call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[4 + 2 * i], 'group', g)
+      end
+      verdicts[i] = 1
+      made = made + 1
+      members[2 * made - 1] = score
+      members[2 * made] = id
+    end
+  end
+end
+
+if #flat > 0 then
+  for first = 1, #flat, 1000 do
+    call('ZADD', KEYS[1], unpack(flat, first, math.min(first + 999, #flat)))
+  end
+  local made = #flat / 2
   -- [flat_wake]
   -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
   local parked = redis.call('ZCARD', p .. 'parked')
@@ -181,5 +250,53 @@ else
     end
   end
   -- [end]
+end
+for i = 1, #lanes do
+  local g = lanes[i]
+  local waiting_here = in_lane[g]
+  if #waiting_here > 0 then
+    local lane = p .. 'g:' .. g .. ':pending'
+    local waiting = call('ZCARD', lane) > 0
+    for first = 1, #waiting_here, 1000 do
+      call('ZADD', lane, unpack(waiting_here, first, math.min(first + 999, #waiting_here)))
+    end
+    local act, freed = nil, 0
+    -- [ring_return]
+    -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
+    -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its
+    -- ceiling is on it by the ring's invariant.
+    if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBER', p .. 'paused', g) == 0 then
+      local ceiling = tonumber(redis.call('HGET', p .. 'glimit', g))
+      local below, expected = true, waiting
+      if ceiling then
+        act = act or tonumber(redis.call('HGET', p .. 'gactive', g)) or 0
+        below = act < ceiling
+        expected = waiting and act + freed < ceiling
+      end
+      if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
+        redis.call('RPUSH', p .. 'ring', g)
+        redis.call('LPUSH', p .. 'wake', '1')
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+    end
+    -- [end]
+  end
+end
+if #scheduled > 0 then
+  for first = 1, #scheduled, 1000 do
+    call('ZADD', KEYS[2], unpack(scheduled, first, math.min(first + 999, #scheduled)))
+  end
+  local id = call('ZRANGE', KEYS[2], 0, 0)[1]
+  if seen[id] then
+    -- [due_wake]
+    -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
+    local parked = redis.call('ZCARD', p .. 'parked')
+    if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
+        and redis.call('LLEN', p .. 'wake') < parked then
+      redis.call('LPUSH', p .. 'wake', '1')
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+    -- [end]
+  end
 end
 return verdicts
