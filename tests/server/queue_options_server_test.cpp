@@ -6,9 +6,9 @@
 namespace echomq::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::UnorderedElementsAre;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::string_view kTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 constexpr RunOptions kAll{.max_attempts = 7,
@@ -78,7 +78,7 @@ TEST_F(QueueOptionsServerTest, EveryTargetCarriesThem) {
 
   const JobId at{"JOB0NgWEfAE00D"};
   ASSERT_TRUE(queue().enqueue_at("p", Instant(Milliseconds(12345)), {.id = at, .run = {.max_attempts = 1}}).get());
-  EXPECT_EQ(text(raw("ZSCORE", "emq:{q}:schedule", at.text())), "12345");
+  EXPECT_EQ(raw("ZSCORE", "emq:{q}:schedule", at.text()).as_double(), 12345.0);
   EXPECT_EQ(field(at, "max_attempts"), "1");
 }
 
@@ -143,7 +143,7 @@ TEST_F(QueueOptionsServerTest, UnlikeJobsInOneCallEachWithItsOwnVerdict) {
   EXPECT_THAT(row(kJobA), UnorderedElementsAre("state=pending", "attempts=0", "payload=flat", "max_attempts=4"));
   EXPECT_THAT(row(kJobB), UnorderedElementsAre("state=pending", "attempts=0", "payload=old"));
   EXPECT_THAT(row(scheduled), UnorderedElementsAre("state=scheduled", "attempts=0", "payload=due", "backoff=fixed:0"));
-  EXPECT_EQ(text(raw("ZSCORE", "emq:{q}:schedule", scheduled.text())), "777");
+  EXPECT_EQ(raw("ZSCORE", "emq:{q}:schedule", scheduled.text()).as_double(), 777.0);
   EXPECT_THAT(row(in_lane), UnorderedElementsAre("state=pending", "attempts=0", "payload=lane x",
                                                  "group=" + std::string(kLaneX.text())));
   EXPECT_THAT(places(in_lane, kLaneX), ElementsAre("g:PRT0NgWEfAE00X:pending"));

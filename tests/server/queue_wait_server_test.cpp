@@ -9,7 +9,7 @@
 namespace echomq::test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// A beat that cannot be why a test passes.
 constexpr WaitOptions kNoBeat{.timeout = 20s, .beat = 1h};
@@ -73,7 +73,7 @@ TEST_F(QueueWaitServerTest, CoAwaitAndThen) {
     until_subscribed();
     settle(kJobA, "completed\0x"sv);
   });
-  const auto task = [](Queue of) -> Task<Ended> { co_return co_await of.wait(kJobA, kNoBeat); };
+  const auto task = [](Queue of) -> Task<Result<Ended>> { co_return co_await of.wait(kJobA, kNoBeat); };
   const auto ended = task(queue()).get();
   ASSERT_TRUE(ended) << ended.error().message();
   EXPECT_EQ(ended->text, "x");

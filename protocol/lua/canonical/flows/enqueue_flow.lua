@@ -33,18 +33,23 @@ for i = 1, n do
   if policy ~= 'fp' and policy ~= 'id' then return redis.error_reply('ERR policy must be fp or id') end
 end
 
-local own_at, now = {}, nil
+local own_at, now, run_names = {}, nil, nil
 if own then
   -- [run_fault]
+  -- Expects a local run_names. Sets it to the names of how a job is run, each with its field of the row, and makes run_fault(first, last):
+  -- whether something is wrong with the names and values ARGV[first..last].
+  run_names = {
+    max_attempts = 'max_attempts', backoff = 'backoff', timeout = 'timeout', keep = 'keep', traceparent = 'traceparent',
+    expire = 'expires_at', expires_at = 'expires_at'
+  }
   local function run_fault(first, last)
     for i = first, last, 2 do
       local name, value = ARGV[i], ARGV[i + 1] or ''
+      if not run_names[name] then return true end
       if name == 'backoff' then
         if value == '' or #value > 64 then return true end
       elseif name == 'traceparent' then
         if #value ~= 55 then return true end
-      elseif name ~= 'max_attempts' and name ~= 'timeout' and name ~= 'keep' and name ~= 'expire' and name ~= 'expires_at' then
-        return true
       elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
         return true
       end
@@ -68,18 +73,16 @@ end
 local function set_own(job_row, node)
   local fields, first, last = {}, own_at[node] + 1, own_at[node] + 2 * ARGV[own_at[node]]
   -- [run_fields]
-  -- Expects fields, first and last (names and values ARGV[first..last], checked) and now when `expire` is among them: they go
-  -- into fields, a duration until expiry as the instant it ends.
+  -- Expects fields, run_names, first and last (names and values ARGV[first..last], checked), and now when `expire` is among them: they
+  -- go into fields, a duration until expiry as the instant it ends.
   for i = first, last, 2 do
-    local name, value = ARGV[i], ARGV[i + 1]
-    if name == 'expire' then
-      name, value = 'expires_at', string.format('%.0f', math.min(now + value, 9007199254740991))
-    end
-    fields[#fields + 1] = name
+    local value = ARGV[i + 1]
+    if ARGV[i] == 'expire' then value = string.format('%.0f', math.min(now + value, 9007199254740991)) end
+    fields[#fields + 1] = run_names[ARGV[i]]
     fields[#fields + 1] = value
   end
   -- [end]
-  if #fields > 0 then redis.call('HSET', job_row, unpack(fields)) end
+  if #fields > 0 then redis.call('HSET', job_row, unpack(fields, 1, math.min(#fields, 40))) end
 end
 
 if call('EXISTS', row) == 1 then

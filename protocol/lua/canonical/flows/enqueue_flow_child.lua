@@ -12,18 +12,23 @@ local call = redis.call
 
 if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
 if policy and policy ~= 'fp' and policy ~= 'id' then return redis.error_reply('ERR policy must be fp or id') end
-local now
+local now, run_names
 if #ARGV > 5 then
   -- [run_fault]
+  -- Expects a local run_names. Sets it to the names of how a job is run, each with its field of the row, and makes run_fault(first, last):
+  -- whether something is wrong with the names and values ARGV[first..last].
+  run_names = {
+    max_attempts = 'max_attempts', backoff = 'backoff', timeout = 'timeout', keep = 'keep', traceparent = 'traceparent',
+    expire = 'expires_at', expires_at = 'expires_at'
+  }
   local function run_fault(first, last)
     for i = first, last, 2 do
       local name, value = ARGV[i], ARGV[i + 1] or ''
+      if not run_names[name] then return true end
       if name == 'backoff' then
         if value == '' or #value > 64 then return true end
       elseif name == 'traceparent' then
         if #value ~= 55 then return true end
-      elseif name ~= 'max_attempts' and name ~= 'timeout' and name ~= 'keep' and name ~= 'expire' and name ~= 'expires_at' then
-        return true
       elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
         return true
       end
@@ -52,19 +57,17 @@ end
 if now then
   local first, last = 6, #ARGV
   -- [run_fields]
-  -- Expects fields, first and last (names and values ARGV[first..last], checked) and now when `expire` is among them: they go
-  -- into fields, a duration until expiry as the instant it ends.
+  -- Expects fields, run_names, first and last (names and values ARGV[first..last], checked), and now when `expire` is among them: they
+  -- go into fields, a duration until expiry as the instant it ends.
   for i = first, last, 2 do
-    local name, value = ARGV[i], ARGV[i + 1]
-    if name == 'expire' then
-      name, value = 'expires_at', string.format('%.0f', math.min(now + value, 9007199254740991))
-    end
-    fields[#fields + 1] = name
+    local value = ARGV[i + 1]
+    if ARGV[i] == 'expire' then value = string.format('%.0f', math.min(now + value, 9007199254740991)) end
+    fields[#fields + 1] = run_names[ARGV[i]]
     fields[#fields + 1] = value
   end
   -- [end]
 end
-call('HSET', row, unpack(fields))
+call('HSET', row, unpack(fields, 1, math.min(#fields, 40)))
 call('ZADD', pending, 0, id)
 
 local p = string.sub(pending, 1, -8)
