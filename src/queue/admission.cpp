@@ -57,7 +57,8 @@ Reply<Admission> Queue::enqueue(std::string_view payload, EnqueueOptions options
   ECHOMQ_CHECK(check_text("payload", payload));
   ECHOMQ_CHECK(check_due(options.at, options.in));
   ECHOMQ_CHECK(check_deadline(options.deadline));
-  if (options.run.any())
+  const bool own = options.run.any();
+  if (own)
     ECHOMQ_CHECK(check_run(options.run, options.in));
   const State& state = *state_;
   const keyspace::QueueKeys& keys = state.keys;
@@ -71,7 +72,7 @@ Reply<Admission> Queue::enqueue(std::string_view payload, EnqueueOptions options
   }
   const std::string_view id = admitting.id.text();
 
-  if (options.run.any())
+  if (own)
     return enqueue_own(admitting, payload, options);
   const bool scheduled = options.at || options.in;
   const std::string_view mode = options.in ? "in" : options.at ? "at" : "";

@@ -33,6 +33,19 @@ Task<int> admissions(const Client& client) {
       (co_await client.queue(QueueName{"a"}).enqueue_many(list(2, NewJob{.payload = "7", .id = kJobC}))).has_value();
   done += (co_await client.queue(QueueName{"a"}).enqueue_many(list(1000, NewJob{.payload = "8"}), {.lane = kLaneY}))
               .has_value();
+  done += (co_await client.queue(QueueName{"a"})
+               .enqueue(heap("10"), {.run = {.backoff = heap("fixed:1").substr(100), .keep = 1min}}))
+              .has_value();
+  done +=
+      (co_await client.queue(QueueName{"a"}).enqueue_many(list(300, NewJob{.payload = "11"}), {.run = {.keep = 1s}}))
+          .has_value();
+  done += (co_await client.queue(QueueName{"a"})
+               .enqueue_mixed(list(300, MixedJob{.payload = "12", .lane = kLaneX, .run = {.max_attempts = 2}}), 5000ms))
+              .has_value();
+  done += (co_await client.queue(QueueName{"a"}).wait(kJobB, {.timeout = 20ms})).value().how == EndedAs::timeout;
+  done += (co_await client.queue(QueueName{"a"}).enqueue_and_wait(heap("13"), {.run = {.keep = 1s}}, {.timeout = 20ms}))
+              .has_value();
+  done += !(co_await client.queue(QueueName{"a"}).result(kJobB)).value().has_value();
   // A duplicate of a chosen id, which takes two round trips.
   done +=
       (co_await client.queue(QueueName{"a"}).enqueue(heap("9"), {.id = kJobA})).value().verdict == Admitted::duplicate;
@@ -160,7 +173,7 @@ Task<int> flows(const Client& client) {
 }
 
 TEST_F(QueueServerTest, EveryVerbCanBeAwaitedInOneExpression) {
-  EXPECT_EQ(admissions(client()).get(), 8);
+  EXPECT_EQ(admissions(client()).get(), 14);
   EXPECT_EQ(settles(client()).get(), 13);
   EXPECT_EQ(operations(client()).get(), 28);
   EXPECT_EQ(reads(client()).get(), 15);

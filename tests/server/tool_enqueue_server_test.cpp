@@ -144,6 +144,26 @@ TEST_F(ToolEnqueue, ALaneIsServedAsALane) {
   EXPECT_EQ((*queue().claim_lane().get())->payload, "x");
 }
 
+TEST_F(ToolEnqueue, HowAJobIsRunIsKeptInItsRow) {
+  constexpr std::string_view kTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const ToolResult one =
+      emq({"enqueue", "jobs", "x", "--max-attempts", "7", "--backoff", "fixed:250:jitter", "--timeout", "30s",
+           "--expire", "1h", "--keep", "10m", "--traceparent", std::string(kTrace)});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const JobId id = JobId::parse(one.out.substr(0, 14)).value();
+  EXPECT_EQ(field(id, "max_attempts"), "7");
+  EXPECT_EQ(field(id, "backoff"), "fixed:250:jitter");
+  EXPECT_EQ(field(id, "timeout"), "30000");
+  EXPECT_EQ(field(id, "keep"), "600000");
+  EXPECT_EQ(field(id, "traceparent"), kTrace);
+  const auto now = std::chrono::time_point_cast<Milliseconds>(std::chrono::system_clock::now());
+  EXPECT_NEAR(std::stod(field(id, "expires_at")), static_cast<double>((now + 1h).time_since_epoch().count()), 20000);
+  const ToolResult lines = emq({"enqueue", "jobs", "--lines", "--print-ids", "--keep", "5s"}, "a\nb\n");
+  ASSERT_EQ(lines.exit_code, 0) << lines.err;
+  EXPECT_EQ(field(JobId::parse(lines.out.substr(0, 14)).value(), "keep"), "5000");
+  EXPECT_EQ(field(JobId::parse(lines.out.substr(15, 14)).value(), "keep"), "5000");
+}
+
 TEST_F(ToolEnqueue, BadInputIsToldAndWritesNothing) {
   struct Row {
     std::vector<std::string> arguments;
@@ -156,6 +176,13 @@ TEST_F(ToolEnqueue, BadInputIsToldAndWritesNothing) {
       {{"enqueue", "", "x"}, ""},
       {{"enqueue", std::string(129, 'q'), "x"}, "qqq"},
       {{"enqueue", "jobs", "x", "--in", "soon"}, "soon"},
+      {{"enqueue", "jobs", "x", "--max-attempts", "0"}, "max_attempts must be 1 or more, got 0"},
+      {{"enqueue", "jobs", "x", "--max-attempts", "-1"}, "-1"},
+      {{"enqueue", "jobs", "x", "--backoff", "linear:3"}, "linear:3"},
+      {{"enqueue", "jobs", "x", "--timeout", "0"}, "timeout must be 1ms"},
+      {{"enqueue", "jobs", "x", "--in", "2h", "--expire", "1h"}, "expire must be more than in"},
+      {{"enqueue", "jobs", "x", "--keep", "long"}, "long"},
+      {{"enqueue", "jobs", "x", "--traceparent", "nope"}, "nope"},
       {{"enqueue", "jobs", "x", "--in", "-5s"}, "-5s"},
       {{"enqueue", "jobs", "x", "--in", "5"}, "5"},
       {{"enqueue", "jobs", "x", "--in", "5parsecs"}, "5parsecs"},

@@ -71,7 +71,8 @@ boost::json::object vectors() {
 }
 
 TEST(Vectors, BackoffTexts) {
-  for (const boost::json::value& vector : vectors().at("texts").as_array()) {
+  const boost::json::object all = vectors();
+  for (const boost::json::value& vector : all.at("texts").as_array()) {
     const std::string text(vector.at("text").as_string());
     const auto backoff = Backoff::parse(text);
     ASSERT_TRUE(backoff) << text;
@@ -93,7 +94,7 @@ TEST(Vectors, BackoffTexts) {
       EXPECT_EQ(halves.size(), 2U);
     }
   }
-  for (const boost::json::value& text : vectors().at("malformed").as_array()) {
+  for (const boost::json::value& text : all.at("malformed").as_array()) {
     const auto refused = Backoff::parse(std::string_view(text.as_string()));
     ASSERT_FALSE(refused) << text;
     EXPECT_TRUE(refused.error().is(Errc::invalid_argument));

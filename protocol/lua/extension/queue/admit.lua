@@ -18,7 +18,8 @@ local p, g, mode = ARGV[1], ARGV[2], ARGV[3]
 local call = redis.call
 local each = mode == 'each'
 local count, due
-local starts, timed, run_names = {}, mode == 'in', nil   -- of records
+local timed = mode == 'in'
+local starts, run_names   -- of records
 if each then
   -- [run_fault]
   -- Expects a local run_names. Sets it to the names of how a job is run, each with its field of the row, and makes run_fault(first, last):
@@ -42,7 +43,7 @@ if each then
     return false
   end
   -- [end]
-  count = 0
+  count, starts = 0, {}
   local i = 5
   while i <= #ARGV do
     local when, n = ARGV[i + 3], tonumber(ARGV[i + 5])
@@ -71,7 +72,7 @@ end
 local prefix = p .. 'job:'
 
 local rows = {}
-for i = 1, count do rows[i] = prefix .. ARGV[starts[i] or 3 + 2 * i] end
+for i = 1, count do rows[i] = prefix .. ARGV[each and starts[i] or 3 + 2 * i] end
 local any = false
 for first = 1, count, 1000 do
   if call('EXISTS', unpack(rows, first, math.min(first + 999, count))) > 0 then any = true end
@@ -146,10 +147,10 @@ if timed then
   local clock = redis.call('TIME')
   now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
-local verdicts, seen = {}, {}
-local flat, scheduled, lanes, in_lane = {}, {}, {}, {}   -- scores and ids
-local members = scheduled
+local verdicts, seen, members = {}, {}, {}
+local flat, scheduled, lanes, in_lane   -- scores and ids
 if each then
+  flat, scheduled, lanes, in_lane = {}, {}, {}, {}
   for i = 1, count do
     local s, row = starts[i], rows[i]
     local id = ARGV[s]
@@ -201,12 +202,12 @@ if each then
   end
 else
   if mode == 'in' then due = now + due end
-  if not due and g == '' then
-    members = flat
-  elseif not due then
-    members = {}
-    lanes[1] = g
-    in_lane[g] = members
+  if due then
+    scheduled = members
+  elseif g == '' then
+    flat = members
+  else
+    lanes, in_lane = {g}, {[g] = members}
   end
   local score = due or 0
   local state = due and 'scheduled' or 'pending'
@@ -235,7 +236,7 @@ else
   end
 end
 
-if #flat > 0 then
+if flat and #flat > 0 then
   for first = 1, #flat, 1000 do
     call('ZADD', KEYS[1], unpack(flat, first, math.min(first + 999, #flat)))
   end
@@ -254,7 +255,7 @@ if #flat > 0 then
   end
   -- [end]
 end
-for i = 1, #lanes do
+for i = 1, lanes and #lanes or 0 do
   local g = lanes[i]
   local waiting_here = in_lane[g]
   if #waiting_here > 0 then
@@ -285,7 +286,7 @@ for i = 1, #lanes do
     -- [end]
   end
 end
-if #scheduled > 0 then
+if scheduled and #scheduled > 0 then
   for first = 1, #scheduled, 1000 do
     call('ZADD', KEYS[2], unpack(scheduled, first, math.min(first + 999, #scheduled)))
   end
