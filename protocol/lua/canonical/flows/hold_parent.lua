@@ -26,12 +26,13 @@ local children, now, run_names = math.min(#ARGV, 6 + n), nil, nil
 if children < #ARGV then
   -- [run_fault]
   -- Expects a local run_names. Sets it to the names of how a job is run, each with its field of the row, and makes run_fault(first, last):
-  -- whether something is wrong with the names and values ARGV[first..last].
+  -- whether something is wrong with the names and values ARGV[first..last], and whether `expire` is among them.
   run_names = {
     max_attempts = 'max_attempts', backoff = 'backoff', timeout = 'timeout', keep = 'keep', traceparent = 'traceparent',
     expire = 'expires_at', expires_at = 'expires_at'
   }
   local function run_fault(first, last)
+    local expires = false
     for i = first, last, 2 do
       local name, value = ARGV[i], ARGV[i + 1] or ''
       if not run_names[name] then return true end
@@ -39,11 +40,13 @@ if children < #ARGV then
         if value == '' or #value > 64 then return true end
       elseif name == 'traceparent' then
         if #value ~= 55 then return true end
-      elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
+      elseif not string.find(value, '^[1-9][0-9]*$') or (#value > 15 and tonumber(value) > 9007199254740991) then
         return true
+      elseif name == 'expire' then
+        expires = true
       end
     end
-    return false
+    return false, expires
   end
   -- [end]
   if #ARGV - children > 16 or run_fault(children + 1, #ARGV) then
@@ -85,11 +88,13 @@ else
     -- [run_fields]
     -- Expects fields, run_names, first and last (names and values ARGV[first..last], checked), and now when `expire` is among them: they
     -- go into fields, a duration until expiry as the instant it ends.
+    local size = #fields
     for i = first, last, 2 do
-      local value = ARGV[i + 1]
-      if ARGV[i] == 'expire' then value = string.format('%.0f', math.min(now + value, 9007199254740991)) end
-      fields[#fields + 1] = run_names[ARGV[i]]
-      fields[#fields + 1] = value
+      local name, value = ARGV[i], ARGV[i + 1]
+      if name == 'expire' then value = string.format('%.0f', math.min(now + value, 9007199254740991)) end
+      fields[size + 1] = run_names[name]
+      fields[size + 2] = value
+      size = size + 2
     end
     -- [end]
     call('HSET', row, unpack(fields, 1, math.min(#fields, 40)))

@@ -23,12 +23,13 @@ local starts, run_names   -- of records
 if each then
   -- [run_fault]
   -- Expects a local run_names. Sets it to the names of how a job is run, each with its field of the row, and makes run_fault(first, last):
-  -- whether something is wrong with the names and values ARGV[first..last].
+  -- whether something is wrong with the names and values ARGV[first..last], and whether `expire` is among them.
   run_names = {
     max_attempts = 'max_attempts', backoff = 'backoff', timeout = 'timeout', keep = 'keep', traceparent = 'traceparent',
     expire = 'expires_at', expires_at = 'expires_at'
   }
   local function run_fault(first, last)
+    local expires = false
     for i = first, last, 2 do
       local name, value = ARGV[i], ARGV[i + 1] or ''
       if not run_names[name] then return true end
@@ -36,27 +37,33 @@ if each then
         if value == '' or #value > 64 then return true end
       elseif name == 'traceparent' then
         if #value ~= 55 then return true end
-      elseif not string.find(value, '^[1-9][0-9]*$') or tonumber(value) > 9007199254740991 then
+      elseif not string.find(value, '^[1-9][0-9]*$') or (#value > 15 and tonumber(value) > 9007199254740991) then
         return true
+      elseif name == 'expire' then
+        expires = true
       end
     end
-    return false
+    return false, expires
   end
   -- [end]
   count, starts = 0, {}
   local i = 5
   while i <= #ARGV do
     local when, n = ARGV[i + 3], tonumber(ARGV[i + 5])
-    if not n or n < 0 or n > 8 or n ~= math.floor(n) or i + 5 + 2 * n > #ARGV or run_fault(i + 6, i + 5 + 2 * n)
-        or (when ~= '' and when ~= 'in' and when ~= 'at') then
-      return redis.error_reply('ERR a record of admit is malformed')
+    local fault = not n or n < 0 or n > 8 or n % 1 ~= 0 or i + 5 + 2 * n > #ARGV
+    if not fault and n > 0 then
+      local expires
+      fault, expires = run_fault(i + 6, i + 5 + 2 * n)
+      timed = timed or expires
     end
-    local value = tonumber(ARGV[i + 4])
-    if when ~= '' and (not value or value ~= value) then return redis.error_reply('ERR value of admit must be a number') end
-    if when == 'in' then timed = true end
-    for f = i + 6, i + 5 + 2 * n, 2 do
-      if ARGV[f] == 'expire' then timed = true end
+    if when == 'in' or when == 'at' then
+      local value = tonumber(ARGV[i + 4])
+      if not value or value ~= value then return redis.error_reply('ERR value of admit must be a number') end
+      timed = timed or when == 'in'
+    elseif when ~= '' then
+      fault = true
     end
+    if fault then return redis.error_reply('ERR a record of admit is malformed') end
     count = count + 1
     starts[count] = i
     i = i + (6 + 2 * n)
@@ -179,25 +186,35 @@ if each then
           lanes[#lanes + 1] = g
         end
       end
-      local fields = {'state', when == '' and 'pending' or 'scheduled', 'attempts', '0', 'payload', ARGV[s + 1]}
-      if g ~= '' then
-        fields[7] = 'group'
-        fields[8] = g
+      local state = when == '' and 'pending' or 'scheduled'
+      if ARGV[s + 5] ~= '0' then
+        local fields = {'state', state, 'attempts', '0', 'payload', ARGV[s + 1]}
+        if g ~= '' then
+          fields[7] = 'group'
+          fields[8] = g
+        end
+        local first, last = s + 6, s + 5 + 2 * ARGV[s + 5]
+        -- [run_fields]
+        -- Expects fields, run_names, first and last (names and values ARGV[first..last], checked), and now when `expire` is among them: they
+        -- go into fields, a duration until expiry as the instant it ends.
+        local size = #fields
+        for i = first, last, 2 do
+          local name, value = ARGV[i], ARGV[i + 1]
+          if name == 'expire' then value = string.format('%.0f', math.min(now + value, 9007199254740991)) end
+          fields[size + 1] = run_names[name]
+          fields[size + 2] = value
+          size = size + 2
+        end
+        -- [end]
+        call('HSET', row, unpack(fields, 1, math.min(#fields, 40)))
+      elseif g == '' then
+        call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[s + 1])
+      else
+        call('HSET', row, 'state', state, 'attempts', '0', 'payload', ARGV[s + 1], 'group', g)
       end
-      local first, last = s + 6, s + 5 + 2 * ARGV[s + 5]
-      -- [run_fields]
-      -- Expects fields, run_names, first and last (names and values ARGV[first..last], checked), and now when `expire` is among them: they
-      -- go into fields, a duration until expiry as the instant it ends.
-      for i = first, last, 2 do
-        local value = ARGV[i + 1]
-        if ARGV[i] == 'expire' then value = string.format('%.0f', math.min(now + value, 9007199254740991)) end
-        fields[#fields + 1] = run_names[ARGV[i]]
-        fields[#fields + 1] = value
-      end
-      -- [end]
-      call('HSET', row, unpack(fields, 1, math.min(#fields, 40)))
-      members[#members + 1] = score
-      members[#members + 1] = id
+      local size = #members
+      members[size + 1] = score
+      members[size + 2] = id
     end
   end
 else
