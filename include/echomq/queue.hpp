@@ -197,6 +197,16 @@ enum class Reassigned : std::uint8_t {
   not_waiting,    ///< it is active, scheduled or dead: nothing changed
 };
 
+/// What became of a request that a job shall end.
+enum class CancelVerdict : std::uint8_t {
+  cancelled,          ///< it waited, and is dead now with the error `cancelled`; or an earlier request did that
+  requested,          ///< it is running: its worker is told, and the row is marked for one that was away
+  awaiting_children,  ///< a flow parent whose children are not done: nothing changed
+  dead,               ///< of another cause: nothing changed
+  unknown,            ///< its row is in no set: nothing changed
+};
+[[nodiscard]] std::string_view to_string(CancelVerdict verdict) noexcept;
+
 struct DrainOptions {
   bool include_schedule = false;  ///< also what is not due yet
   std::optional<Milliseconds> deadline;
@@ -387,6 +397,11 @@ class Queue {
   /// Script `remove_job`: deletes a job in any state. Errors: job_gone, job_locked. The dedup key is deleted only when
   /// it names this job.
   Reply<void> remove(JobId id, std::optional<DedupId> dedup = {}) const;
+  /// Extension `cancel`: a job that waits (pending, in its lane, scheduled) is dead at once, its flow parent is told, and
+  /// the event `cancelled` is published; a running one gets the row field `cancel`, and its id goes out on the channel
+  /// `emq:{q}:cancel`. A worker that hears it settles the job as dead; a peer without this extension runs it to its
+  /// end. Errors: job_gone.
+  Reply<CancelVerdict> cancel(JobId id) const;
   /// A dead job becomes pending again. Errors: job_gone, not_dead.
   Reply<void> reprocess(JobId id) const;
   /// Script `update_data`: replaces the payload. A worker that runs the job keeps what it was given. Errors: job_gone.

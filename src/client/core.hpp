@@ -50,6 +50,16 @@ class Line {
   virtual void close() = 0;
 };
 
+/// What a subscriber inside the library is told, one call at a time and in order.
+struct ChannelHandlers {
+  std::function<void(std::string_view channel, std::string_view payload)> on_message;
+  /// The subscription was lost and is restored. What was published between the two instants may be missing; `from` is one
+  /// at which the connection was certainly heard.
+  std::function<void(UnixMillis from, UnixMillis until)> on_gap;
+  /// False: on the client's executor. True: at once, on the thread that reads, where they must not block.
+  bool at_once = false;
+};
+
 class Core : public std::enable_shared_from_this<Core> {
  public:
   virtual ~Core() = default;
@@ -95,6 +105,14 @@ class Core : public std::enable_shared_from_this<Core> {
 
   /// Null where there is none: in a cluster, and without a server.
   [[nodiscard]] virtual std::unique_ptr<Line> line() { return nullptr; }
+
+  /// Subscribes on the client's connection for subscriptions, which all channels share; answers once the server has
+  /// confirmed. Messages may be told before that.
+  [[nodiscard]] virtual Reply<Subscription> listen(std::string_view channel, ChannelHandlers handlers) {
+    (void)channel;
+    (void)handlers;
+    return fail(Errc::unreachable, "there is no connection for subscriptions");
+  }
 
   /// Makes all further ids later than `time`, for a place that refuses earlier ones. Ids run ahead of the clock then:
   /// the caller bounds by how much.

@@ -56,7 +56,7 @@ void LiveCore::make_standalone() {
         settings.subscribes = true;
         return make_link(std::move(settings), nullptr, observer);
       },
-      &callbacks_, options_.deadline);
+      &callbacks_, options_.deadline, options_.heartbeat);
 }
 
 void LiveCore::make_cluster() {
@@ -98,7 +98,7 @@ void LiveCore::make_cluster() {
         settings.subscribes = true;
         return make_link(std::move(settings), nullptr, observer);
       },
-      &callbacks_, options_.deadline);
+      &callbacks_, options_.deadline, options_.heartbeat);
 }
 
 wire::LinkSettings LiveCore::link_settings(std::string_view role, const wire::Endpoint& endpoint) const {
@@ -315,10 +315,17 @@ std::unique_ptr<WakeWatch> LiveCore::watch(std::string wake_key, std::function<v
   return wake_->watch(std::move(wake_key), std::move(on_wake));
 }
 
-Reply<Subscription> LiveCore::subscribe(std::string_view channel, SubscriptionHandlers handlers) {
+Reply<Subscription> LiveCore::listen(std::string_view channel, ChannelHandlers handlers) {
   if (forked())
     return fail(Errc::forked, "open a client of its own in the child process");
   return subscriptions_->subscribe(channel, std::move(handlers));
+}
+
+Reply<Subscription> LiveCore::subscribe(std::string_view channel, SubscriptionHandlers handlers) {
+  ChannelHandlers inside{.on_message = std::move(handlers.on_message)};
+  if (handlers.on_gap)
+    inside.on_gap = [on_gap = std::move(handlers.on_gap)](UnixMillis, UnixMillis) { on_gap(); };
+  return listen(channel, std::move(inside));
 }
 
 Reply<void> LiveCore::ready() {

@@ -58,6 +58,7 @@ class LiveCore final : public Core {
   [[nodiscard]] const ClientOptions& options() const override { return options_; }
   [[nodiscard]] bool closed() const override { return closed_.load(std::memory_order_acquire); }
 
+  [[nodiscard]] Reply<Subscription> listen(std::string_view channel, ChannelHandlers handlers) override;
   [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, SubscriptionHandlers handlers);
   [[nodiscard]] Reply<void> ready();
   [[nodiscard]] ClientStats stats() const;

@@ -10,7 +10,25 @@
 namespace echomq {
 inline namespace v1 {
 
+namespace {
+
+[[nodiscard]] UnixMillis wall_clock() {
+  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
+}  // namespace
+
 void Subscription::State::deliver(Event event) {
+  if (handlers.at_once) {
+    const std::lock_guard in_handler(running);
+    {
+      const std::lock_guard lock(mutex);
+      if (cancelled)
+        return;
+    }
+    tell(event);
+    return;
+  }
   {
     const std::lock_guard lock(mutex);
     if (cancelled)
@@ -38,12 +56,16 @@ void Subscription::State::run(void* raw) noexcept {
       event = std::move(state.events.front());
       state.events.pop_front();
     }
-    if (event.is_gap) {
-      if (state.handlers.on_gap)
-        state.handlers.on_gap();
-    } else if (state.handlers.on_message) {
-      state.handlers.on_message(state.channel, event.payload);
-    }
+    state.tell(event);
+  }
+}
+
+void Subscription::State::tell(const Event& event) const {
+  if (event.is_gap) {
+    if (handlers.on_gap)
+      handlers.on_gap(event.from, event.until);
+  } else if (handlers.on_message) {
+    handlers.on_message(channel, event.payload);
   }
 }
 
@@ -84,7 +106,7 @@ std::int64_t Subscription::connection_id() const noexcept {
 
 namespace client {
 
-Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, SubscriptionHandlers handlers) {
+Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, ChannelHandlers handlers) {
   auto state = std::make_shared<Subscription::State>();
   state->channel = channel;
   state->handlers = std::move(handlers);
@@ -136,49 +158,60 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Subscri
 }
 
 void SubscriptionHub::remove(const std::shared_ptr<Subscription::State>& state) {
-  std::shared_ptr<wire::Link> link;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = channels_.find(state->channel);
-    if (found == channels_.end())
-      return;
-    std::erase_if(found->second.subscribers, [&](const auto& weak) {
-      const auto other = weak.lock();
-      return !other || other == state;
-    });
-    if (!found->second.subscribers.empty())
-      return;
-    channels_.erase(found);
-    link = link_;
-  }
+  // Under the lock to the end, so that a subscription to the same channel that begins meanwhile is not undone.
+  const std::lock_guard lock(mutex_);
+  const auto found = channels_.find(state->channel);
+  if (found == channels_.end())
+    return;
+  std::erase_if(found->second.subscribers, [&](const auto& weak) {
+    const auto other = weak.lock();
+    return !other || other == state;
+  });
+  if (!found->second.subscribers.empty())
+    return;
+  channels_.erase(found);
   state->live.store(false, std::memory_order_release);
   // While the connection is down there is nothing to undo: the channel is not restored.
-  if (!link || !link->live())
+  if (!link_ || !link_->live())
     return;
   const std::array<std::string_view, 2> parts = {"UNSUBSCRIBE", state->channel};
   auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
   detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
   call->deadline = detail::Clock::now() + deadline_;
-  link->submit_internal(call);
+  link_->submit_internal(call);
+}
+
+UnixMillis SubscriptionHub::end_gap(const std::string& channel, UnixMillis now) {
+  const std::lock_guard lock(mutex_);
+  const auto found = channels_.find(channel);
+  if (found == channels_.end())
+    return now;
+  return std::exchange(found->second.lost, std::nullopt).value_or(now);
 }
 
 void SubscriptionHub::link_live(std::int64_t connection_id) {
   const std::lock_guard lock(mutex_);
+  heard_ = wall_clock();
   for (auto& [name, channel] : channels_) {
     if (!channel.confirmed)
       continue;  // its first SUBSCRIBE waits in the link
     const std::array<std::string_view, 2> parts = {"SUBSCRIBE", name};
-    auto decode = [subscribers = channel.subscribers, connection_id](const wire::Answer& answer) -> Result<void> {
+    auto decode = [self = weak_from_this(), of = name, subscribers = channel.subscribers,
+                   connection_id](const wire::Answer& answer) -> Result<void> {
       if (answer.view.is_error())
         return std::unexpected(wire::to_error(answer.view.error_text()));
+      const UnixMillis until = wall_clock();
+      const auto hub = self.lock();
+      const UnixMillis from = hub ? hub->end_gap(of, until) : until;
       for (const auto& weak : subscribers) {
         const auto state = weak.lock();
-        if (!state)
+        // One that has not been confirmed yet has a SUBSCRIBE of its own on the way, and has missed nothing.
+        if (!state || state->confirmed_on.load(std::memory_order_acquire) == 0)
           continue;
         state->confirmed_on.store(connection_id, std::memory_order_release);
         state->live.store(true, std::memory_order_release);
         state->gaps.fetch_add(1, std::memory_order_relaxed);
-        state->deliver({true, {}});
+        state->deliver({.is_gap = true, .from = from, .until = until});
       }
       return {};
     };
@@ -190,7 +223,11 @@ void SubscriptionHub::link_live(std::int64_t connection_id) {
 void SubscriptionHub::link_lost(const Error&) {
   {
     const std::lock_guard lock(mutex_);
+    // Silence is found out within two heartbeats and a tick: what was heard later than that was heard last.
+    const UnixMillis lost = std::max(heard_, wall_clock() - 2 * heartbeat_ - std::chrono::seconds(1));
     for (auto& [name, channel] : channels_) {
+      if (channel.confirmed && !channel.lost)
+        channel.lost = lost;
       for (const auto& weak : channel.subscribers) {
         if (const auto state = weak.lock())
           state->live.store(false, std::memory_order_release);
@@ -234,13 +271,14 @@ void SubscriptionHub::link_push(const resp::View& frame) {
   std::vector<std::weak_ptr<Subscription::State>> subscribers;
   {
     const std::lock_guard lock(mutex_);
+    heard_ = wall_clock();
     if (const auto found = channels_.find(std::string(channel)); found != channels_.end()) {
       subscribers = found->second.subscribers;
     }
   }
   for (const auto& weak : subscribers) {
     if (const auto state = weak.lock())
-      state->deliver({false, std::string(payload)});
+      state->deliver({.payload = std::string(payload)});
   }
 }
 

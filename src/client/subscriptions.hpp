@@ -8,9 +8,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "client/core.hpp"
 #include "echomq/client.hpp"
 #include "wire/link.hpp"
 
@@ -24,12 +26,14 @@ class SubscriptionHub;
 /// What a subscription and the hub share.
 struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
   struct Event {
-    bool is_gap;
-    std::string payload;
+    bool is_gap = false;
+    std::string payload = {};
+    UnixMillis from = {};  // of a gap, as is the next
+    UnixMillis until = {};
   };
 
   std::string channel;
-  SubscriptionHandlers handlers;
+  client::ChannelHandlers handlers;
   std::weak_ptr<client::SubscriptionHub> hub;
   detail::Target* target = nullptr;
 
@@ -43,11 +47,12 @@ struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
   bool cancelled = false;        // guarded by mutex
   std::recursive_mutex running;  // held while a handler runs
 
-  /// Queues an event; handlers run one at a time and in order, on the executor.
+  /// Handlers run one at a time and in order: on the executor, where the event waits for its turn, or at once.
   void deliver(Event event);
 
  private:
   static void run(void* raw) noexcept;
+  void tell(const Event& event) const;
 };
 
 namespace client {
@@ -58,10 +63,12 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
   /// there is nowhere else.
   using MakeLink = std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*, const wire::Endpoint* avoided)>;
 
-  SubscriptionHub(MakeLink make_link, detail::Target* target, std::chrono::milliseconds deadline)
-      : make_link_(std::move(make_link)), target_(target), deadline_(deadline) {}
+  /// `heartbeat` is that of the connection: a loss is noticed within two of them.
+  SubscriptionHub(MakeLink make_link, detail::Target* target, std::chrono::milliseconds deadline,
+                  std::chrono::milliseconds heartbeat)
+      : make_link_(std::move(make_link)), target_(target), deadline_(deadline), heartbeat_(heartbeat) {}
 
-  [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, SubscriptionHandlers handlers);
+  [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, ChannelHandlers handlers);
   void remove(const std::shared_ptr<Subscription::State>& state);
   void close(const Error& why);
   [[nodiscard]] std::shared_ptr<wire::Link> link() const;
@@ -76,15 +83,20 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
   struct Channel {
     // Owned by the Subscription, or by the call that will give it.
     std::vector<std::weak_ptr<Subscription::State>> subscribers;
-    bool confirmed = false;  // at some time; restored after a loss
+    bool confirmed = false;          // at some time; restored after a loss
+    std::optional<UnixMillis> lost;  // since when messages may be missing
   };
+  /// Ends the gap of a channel that is subscribed again; gives where it began.
+  [[nodiscard]] UnixMillis end_gap(const std::string& channel, UnixMillis now);
 
   const MakeLink make_link_;
   detail::Target* const target_;
   const std::chrono::milliseconds deadline_;
+  const std::chrono::milliseconds heartbeat_;
   mutable std::mutex mutex_;
   std::shared_ptr<wire::Link> link_;         // guarded by mutex_
   std::map<std::string, Channel> channels_;  // guarded by mutex_
+  UnixMillis heard_{};                       // guarded by mutex_: when something was last heard
   bool closed_ = false;                      // guarded by mutex_
 };
 

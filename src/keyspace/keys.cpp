@@ -29,6 +29,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::repeat, "repeat", "emq:{q}:repeat", ValueType::zset},
     {KeyType::flow_outbox, "flow:outbox", "emq:{q}:flow:outbox", ValueType::list},
     {KeyType::events, "events", "emq:{q}:events", ValueType::channel},
+    {KeyType::cancel, "cancel", "emq:{q}:cancel", ValueType::channel, true},
     {KeyType::parked, "parked", "emq:{q}:parked", ValueType::zset, true},
     {KeyType::metrics_repaired, "metrics:repaired", "emq:{q}:metrics:repaired", ValueType::hash, true},
     {KeyType::ended, "ended", "emq:{q}:ended", ValueType::channel, true},

@@ -43,6 +43,7 @@ enum class KeyType : std::uint8_t {
   repeat,
   flow_outbox,
   events,
+  cancel,
   parked,
   metrics_repaired,
   ended,
@@ -70,8 +71,8 @@ enum class KeyType : std::uint8_t {
   cache,
   unclassified,
 };
-inline constexpr std::size_t kFixedKeys = 22;
-inline constexpr std::size_t kKeyTypes = 41;
+inline constexpr std::size_t kFixedKeys = 23;
+inline constexpr std::size_t kKeyTypes = 42;
 
 /// What kind of value the server holds under a key.
 enum class ValueType : std::uint8_t { zset, list, set, hash, string, stream, channel, none };
@@ -189,6 +190,8 @@ class QueueKeys {
   [[nodiscard]] const std::string& flow_outbox() const noexcept { return fixed(KeyType::flow_outbox); }
   /// A channel, not a key.
   [[nodiscard]] const std::string& events() const noexcept { return fixed(KeyType::events); }
+  /// Extension: a channel, on which running jobs are asked to stop.
+  [[nodiscard]] const std::string& cancel() const noexcept { return fixed(KeyType::cancel); }
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
   /// Extension, a channel: ids of jobs whose `result` was just written.

@@ -1,7 +1,7 @@
 // The events channel, the host's side of it.
 #include <string>
 
-#include "queue/json_text.hpp"
+#include "events/event_text.hpp"
 #include "queue/start.hpp"
 
 namespace echomq {
@@ -20,19 +20,7 @@ Reply<std::int64_t> Queue::publish(std::string_view event, JobId id,
     ECHOMQ_CHECK(check_text(name, value));
   }
   std::string message;
-  message.reserve(64 + event.size());
-  message += "{\"event\":";
-  append_json_string(message, event);
-  message += ",\"job\":\"";
-  message += id.text();
-  message += '"';
-  for (const auto& [name, value] : extra) {
-    message += ',';
-    append_json_string(message, name);
-    message += ':';
-    append_json_string(message, value);
-  }
-  message += '}';
+  events::append_event(message, event, id, extra);
   ECHOMQ_CHECK(check_text("the message", message));
   return state_->core->command<std::int64_t>(views(std::string_view("PUBLISH"), state_->keys.events(), message),
                                              settings(Repeat::unsafe), decode_integer("publish"));

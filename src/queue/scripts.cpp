@@ -67,6 +67,8 @@ const Scripts& Scripts::get() noexcept {
       .greassign = need("greassign"),
       .gdrain = need("gdrain"),
       .remove_job = need("remove_job"),
+      .cancel = need("cancel"),
+      .marks = need("marks"),
       .reprocess = need("reprocess"),
       .update_data = need("update_data"),
       .update_progress = need("update_progress"),

@@ -53,6 +53,8 @@ struct Scripts {
   const Source& greassign;
   const Source& gdrain;
   const Source& remove_job;
+  const Source& cancel;
+  const Source& marks;
   const Source& reprocess;
   const Source& update_data;
   const Source& update_progress;

@@ -310,6 +310,8 @@ Outcome make_call(const Client& client, std::string_view call, std::string_view 
     return *std::move(exchanged);
   if (auto flow = make_flow_call(client, call, queue, args))
     return *std::move(flow);
+  if (auto outcome = make_cancel_call(client, call, queue, args))
+    return *std::move(outcome);
   if (auto outcome = make_bus_call(client, call, queue, args))
     return *std::move(outcome);
   if (auto cached = make_cache_call(client, call, args))

@@ -29,6 +29,10 @@ struct Outcome {
 [[nodiscard]] std::optional<Outcome> make_flow_call(const Client& client, std::string_view call, std::string_view queue,
                                                     const json::object& args);
 
+/// The calls that end jobs from outside; nothing when `call` is not one of them.
+[[nodiscard]] std::optional<Outcome> make_cancel_call(const Client& client, std::string_view call,
+                                                      std::string_view queue, const json::object& args);
+
 /// The calls of event streams; nothing when `call` is not one of them.
 [[nodiscard]] std::optional<Outcome> make_bus_call(const Client& client, std::string_view call, std::string_view queue,
                                                    const json::object& args);

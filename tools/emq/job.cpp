@@ -284,6 +284,54 @@ Exit remove(Session& session, const Options& options) {
   return each.finish();
 }
 
+// What a request came to, in the words of the command line.
+std::string_view told(echomq::CancelVerdict verdict) {
+  switch (verdict) {
+    case echomq::CancelVerdict::cancelled: return "cancelled";
+    case echomq::CancelVerdict::requested: return "requested: its worker is told";
+    case echomq::CancelVerdict::awaiting_children: return "awaits its children: cancel those";
+    case echomq::CancelVerdict::dead: return "dead already";
+    case echomq::CancelVerdict::unknown: break;
+  }
+  return "in no set: nothing to cancel";
+}
+
+Exit cancel(Session& session, const Options& options) {
+  ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
+  ECHOMQ_OR_REPORT(const std::vector<echomq::JobId> ids, parse_ids(options.ids));
+  ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("job", echomq::NodeLease::never));
+  const echomq::Queue queue = client.queue(queue_name);
+  std::vector<echomq::Reply<echomq::CancelVerdict>> replies;
+  for (const echomq::JobId& id : ids) {
+    replies.push_back(queue.cancel(id));
+  }
+  json::array array;
+  Exit exit = Exit::ok;
+  for (std::size_t index = 0; index < ids.size(); ++index) {
+    const std::string_view id = ids[index].text();
+    const echomq::Result<echomq::CancelVerdict> verdict = replies[index].get();
+    const bool done =
+        verdict && (*verdict == echomq::CancelVerdict::cancelled || *verdict == echomq::CancelVerdict::requested);
+    if (!done && exit == Exit::ok) {
+      exit = verdict ? Exit::refused : exit_for(verdict.error());
+    }
+    if (session.json) {
+      array.push_back(
+          json::object{{"id", id}, {"result", verdict ? echomq::to_string(*verdict) : name_of(verdict.error())}});
+    } else if (verdict) {
+      session.print_line(fmt::format("{} {}", id, told(*verdict)));
+    } else {
+      echomq::Error error = verdict.error();
+      error.text = fmt::format("{}{}{}", id, error.text.empty() ? "" : ": ", error.text);
+      (void)session.report(error);
+    }
+  }
+  if (session.json) {
+    session.print_json(array);
+  }
+  return exit;
+}
+
 using Run = Exit (*)(Session&, const Options&);
 
 CLI::App* add(CLI::App& group, Session& session, Action& chosen, std::string name, std::string help, Run run,
@@ -318,6 +366,10 @@ void add_job(CLI::App& app, Session& session, Action& chosen) {
   command = add(*group, session, chosen, "retry", "Make dead jobs pending again", &retry, options);
   auto* ids = command->add_option("ID", options->ids, "Job ids");
   command->add_flag("--all-dead", options->all_dead, "All dead jobs of the queue")->excludes(ids);
+
+  command = add(*group, session, chosen, "cancel", "End jobs: those that wait at once, running ones by their worker",
+                &cancel, options);
+  command->add_option("ID", options->ids, "Job ids")->required();
 
   command = add(*group, session, chosen, "rm", "Remove jobs, whatever their state", &remove, options);
   command->add_option("ID", options->ids, "Job ids")->required();

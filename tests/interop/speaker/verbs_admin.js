@@ -40,6 +40,14 @@ export const adminVerbs = {
   async reprocess_job(runtime, args) {
     return presence(await runtime.run('reprocess', ofJob(args)));
   },
+  async cancel_job(runtime, args) {
+    const word = (await runtime.run('cancel', ofJob(args))).toString();
+    return word === 'absent' ? {error: 'gone'} : {ok: word};
+  },
+  async cancel_marks(runtime, args) {
+    const id = args.ids.map((one) => idOf({id: one}));
+    return {ok: id.length === 0 ? [] : toJson(await runtime.run('marks', {...args, id}))};
+  },
   /** An event is a JSON object of texts on the queue's channel. */
   async publish(runtime, args) {
     const message = {...Object.fromEntries(args.extra ?? []), event: args.event, job: idOf(args)};

@@ -1,12 +1,12 @@
 // Strings as JSON writes them.
-#include "queue/json_text.hpp"
+#include "events/json_text.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace echomq {
 inline namespace v1 {
-namespace queue {
+namespace events {
 namespace {
 
 [[nodiscard]] constexpr bool is_tail(unsigned char byte) noexcept { return (byte & 0xC0U) == 0x80U; }
@@ -77,6 +77,6 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
-}  // namespace queue
+}  // namespace events
 }  // namespace v1
 }  // namespace echomq

@@ -1,5 +1,5 @@
 // Any bytes at all become valid JSON.
-#include "queue/json_text.hpp"
+#include "events/json_text.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using namespace std::string_view_literals;
 
 std::string json_of(std::string_view text) {
   std::string out;
-  queue::append_json_string(out, text);
+  events::append_json_string(out, text);
   return out;
 }
 

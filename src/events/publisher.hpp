@@ -1,0 +1,89 @@
+// Announces what became of jobs on a queue's events channel, many in one write, without ever holding up who says it.
+//
+// Events are at most once by the protocol: what cannot be sent is counted and forgotten. Whoever calls `add` has the
+// server's positive verdict in hand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "client/core.hpp"
+#include "echomq/events.hpp"
+#include "echomq/id.hpp"
+#include "echomq/names.hpp"
+#include "events/event_text.hpp"
+#include "keyspace/keys.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace events {
+
+enum class Publishing : std::uint8_t {
+  off,
+  sampled,  ///< all events of some jobs: the same jobs in every process
+  on,
+};
+
+struct PublisherOptions {
+  Publishing mode = Publishing::on;
+  /// Of `sampled`: the share of jobs, 0 to 1.
+  double rate = 1.0;
+  /// Events that wait or are on their way; one more is dropped. >= 1.
+  std::size_t most_pending = 16384;
+};
+
+struct PublisherStats {
+  std::uint64_t published = 0;    ///< the server took it, whether or not anybody listened
+  std::uint64_t sampled_out = 0;  ///< of a job that is not in the sample
+  std::uint64_t failed = 0;       ///< refused, or sent on a connection that was lost
+  std::uint64_t dropped = 0;      ///< too many were pending
+};
+
+/// Thread-safe.
+class EventPublisher {
+ public:
+  /// Values beyond so many bytes are cut.
+  static constexpr std::size_t kMostValue = 1024;
+
+  EventPublisher(std::shared_ptr<client::Core> core, const QueueName& queue, PublisherOptions options = {});
+  EventPublisher(const EventPublisher&) = delete;
+  EventPublisher& operator=(const EventPublisher&) = delete;
+  /// Sends what waits; does not wait for the answers.
+  ~EventPublisher();
+
+  /// Whether events of this job are published; what `add` counts as sampled out is not counted here.
+  [[nodiscard]] bool wants(const JobId& job) const noexcept;
+  /// Puts an event behind those that wait for `flush`; by itself it sends once they are many. `kind` is not `other`.
+  void add(EventKind kind, const JobId& job, std::span<const Extra> extra = {});
+  /// The event `failed`: with the error when there is one, and for a job that will run again with `retry` = `1`.
+  void add_failed(const JobId& job, std::string_view error, bool will_retry);
+  /// Sends what waits, as one request. Call it once a turn.
+  void flush();
+
+  [[nodiscard]] PublisherStats stats() const noexcept;
+
+ private:
+  struct Counters;
+  class Batch;
+
+  void flush_locked();
+
+  const std::shared_ptr<client::Core> core_;
+  const keyspace::QueueKeys keys_;
+  const PublisherOptions options_;
+  const std::uint64_t threshold_;  // of the sample
+  const std::shared_ptr<Counters> counters_;
+  std::mutex mutex_;
+  std::string waiting_;              // guarded by mutex_: encoded commands
+  std::uint32_t waiting_count_ = 0;  // guarded by mutex_
+  std::string message_;              // guarded by mutex_: scratch
+};
+
+}  // namespace events
+}  // namespace v1
+}  // namespace echomq
