@@ -130,7 +130,8 @@ TEST_F(QueueCancel, ARunningJobIsMarkedAndStaysItsWorkers) {
 TEST_F(QueueCancel, AskingForManyMarksTakesAsManyScriptsAsItNeeds) {
   std::vector<NewJob> jobs(2500, NewJob{.payload = "x", .id = {}});
   std::vector<JobId> ids;
-  for (const auto& one : queue().enqueue_many(jobs).get().value())
+  const auto admitted = queue().enqueue_many(jobs).get().value();
+  for (const auto& one : admitted)
     ids.push_back(one.value().id);
   std::size_t left = ids.size();
   while (left > 0)
@@ -191,9 +192,8 @@ TEST_F(QueueCancel, AChildsParentIsToldByItsPolicy) {
 }
 
 TEST_F(QueueCancel, WorksOnAFullServer) {
+  (void)claimed(kJobB);
   ASSERT_TRUE(queue().enqueue("a", {.id = kJobA}).get());
-  const Token token = claimed(kJobB);
-  (void)token;
   raw("CONFIG", "SET", "maxmemory", "1");
   EXPECT_EQ(cancel(kJobA), CancelVerdict::cancelled);
   EXPECT_EQ(cancel(kJobB), CancelVerdict::requested);
