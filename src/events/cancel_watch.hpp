@@ -16,7 +16,7 @@ namespace echomq {
 inline namespace v1 {
 namespace events {
 
-/// Both are called on library threads, one at a time, and must not block.
+/// Both are called on a thread of the library or on the client's executor, one at a time, and must not block.
 struct CancelHandlers {
   /// The job may be anybody's, or nobody's any more.
   std::function<void(const JobId&)> on_cancel;
@@ -33,7 +33,7 @@ struct CancelWatchStats {
 /// Ends with its destruction: no handler runs after that (it waits for one that is running, unless it is called from it).
 class CancelWatch {
  public:
-  /// Begins to subscribe and returns at once; what fails is tried again, but for a lack of permission, which is logged.
+  /// `core` is the client's own. Begins to subscribe and returns at once; what fails is tried again, but for a lack of permission, which is logged.
   [[nodiscard]] static std::unique_ptr<CancelWatch> start(std::shared_ptr<client::Core> core, const QueueName& queue,
                                                           CancelHandlers handlers);
   CancelWatch(const CancelWatch&) = delete;

@@ -167,7 +167,9 @@ void EventPublisher::flush_locked() {
   waiting_.clear();
   waiting_count_ = 0;
   // Bounded here, so the connection's bound neither stops nor refuses it.
+  batch->retain();  // some cores look at a call once more after they have handed it on
   core_->submit(batch, {.repeat = Repeat::unsafe, .past_bound = true});
+  batch->release();
 }
 
 PublisherStats EventPublisher::stats() const noexcept {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "echomq/testing/private_cluster.hpp"
 #include "events/publisher.hpp"
 #include "server/queue_fixture.hpp"
 #include "support/proxy.hpp"
@@ -337,6 +338,30 @@ TEST_F(EventsServer, IsNotOpenedWhereNobodyAnswers) {
   EXPECT_TRUE(refused.error().is(Errc::no_permission)) << refused.error().message();
   client().close();
   EXPECT_TRUE(EventListener::open(client(), QueueName("q")).error().is(Errc::client_closed));
+}
+
+TEST(EventsCluster, AnyNodeHearsAllQueues) {
+  auto cluster = testing::PrivateCluster::start({});
+  ASSERT_TRUE(cluster) << cluster.error().message();
+  Client own = Client::open(cluster->url()).value();
+  Heard heard;
+  std::vector<QueueName> names;
+  for (int i = 0; i < 20; ++i)
+    names.push_back(QueueName::parse("q" + std::to_string(i)).value());
+  auto listener = EventListener::open(own, names, heard.options());
+  ASSERT_TRUE(listener) << listener.error().message();
+  for (const QueueName& name : names) {
+    // By the script, on the node of the queue, and by the publisher.
+    const Queue queue = own.queue(name);
+    ASSERT_TRUE(queue.enqueue("x", {.id = kJobA}).get());
+    ASSERT_EQ(queue.cancel(kJobA).get(), CancelVerdict::cancelled);
+    events::EventPublisher publisher(own.core(), name);
+    publisher.add(EventKind::completed, kJobB);
+  }
+  ASSERT_TRUE(heard.wait(40));
+  const auto lines = heard.lines();
+  EXPECT_EQ(std::set<std::string>(lines.begin(), lines.end()).size(), 40U);
+  EXPECT_EQ(listener->stats().gaps, 0U);
 }
 
 // The publishing side.
