@@ -163,7 +163,7 @@ TEST_F(EventsServer, FiltersByKindJobAndQueue) {
   publish("failed", kJobC);
   ASSERT_TRUE(client().queue("w").publish("dead", kJobB).get());
   ASSERT_TRUE(of_queue.wait(1));
-  EXPECT_TRUE(of_job.wait(3));
+  EXPECT_TRUE(of_job.wait(3) && of_both.wait(4));
   EXPECT_THAT(of_kind.lines(), ElementsAre("q failed", "q failed", "q failed"));
   EXPECT_THAT(of_both.lines(), SizeIs(4));
   EXPECT_THAT(of_queue.lines(), ElementsAre("w dead"));
