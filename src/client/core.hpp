@@ -108,7 +108,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   /// Subscribes on the client's connection for subscriptions, which all channels share; answers once the server has
   /// confirmed. Messages may be told before that.
-  [[nodiscard]] virtual Reply<Subscription> listen(std::string_view channel, ChannelHandlers handlers) {
+  [[nodiscard]] virtual Reply<Subscription> listen(std::string_view channel, ChannelHandlers handlers) {  // NOLINT
     (void)channel;
     (void)handlers;
     return fail(Errc::unreachable, "there is no connection for subscriptions");

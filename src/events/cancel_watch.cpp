@@ -16,8 +16,8 @@ inline namespace v1 {
 namespace events {
 
 struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
-  State(std::shared_ptr<client::Core> of, const QueueName& queue, CancelHandlers told)
-      : core(std::move(of)), channel(keyspace::QueueKeys(queue).cancel()), handlers(std::move(told)) {}
+  State(const std::shared_ptr<client::Core>& of, const QueueName& queue, CancelHandlers told)
+      : core(of), channel(keyspace::QueueKeys(queue).cancel()), handlers(std::move(told)) {}
 
   void subscribe() {
     const auto open = core.lock();
@@ -119,9 +119,9 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
 
 CancelWatch::CancelWatch(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-std::unique_ptr<CancelWatch> CancelWatch::start(std::shared_ptr<client::Core> core, const QueueName& queue,
+std::unique_ptr<CancelWatch> CancelWatch::start(const std::shared_ptr<client::Core>& core, const QueueName& queue,
                                                 CancelHandlers handlers) {
-  auto state = std::make_shared<State>(std::move(core), queue, std::move(handlers));
+  auto state = std::make_shared<State>(core, queue, std::move(handlers));
   state->subscribe();
   return std::unique_ptr<CancelWatch>(new CancelWatch(std::move(state)));
 }

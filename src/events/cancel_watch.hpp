@@ -34,8 +34,8 @@ struct CancelWatchStats {
 class CancelWatch {
  public:
   /// `core` is the client's own. Begins to subscribe and returns at once; what fails is tried again, but for a lack of permission, which is logged.
-  [[nodiscard]] static std::unique_ptr<CancelWatch> start(std::shared_ptr<client::Core> core, const QueueName& queue,
-                                                          CancelHandlers handlers);
+  [[nodiscard]] static std::unique_ptr<CancelWatch> start(const std::shared_ptr<client::Core>& core,
+                                                          const QueueName& queue, CancelHandlers handlers);
   CancelWatch(const CancelWatch&) = delete;
   CancelWatch& operator=(const CancelWatch&) = delete;
   ~CancelWatch();

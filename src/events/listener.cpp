@@ -73,7 +73,7 @@ struct EventListener::State : std::enable_shared_from_this<EventListener::State>
   };
   using Handlers = std::vector<std::shared_ptr<Handler>>;
 
-  State(std::shared_ptr<client::Core> of, std::size_t bound) : core(std::move(of)), most_waiting(bound) {}
+  State(const std::shared_ptr<client::Core>& of, std::size_t bound) : core(of), most_waiting(bound) {}
 
   // The connection's side: on a thread that reads, so nothing here waits.
 
