@@ -106,6 +106,7 @@ Task<int> operations(const Client& client) {
   done += (co_await client.queue(name).publish(heap("event"), kJobA, list(1, Extra("k", "v")))).has_value();
   done += (co_await client.queue(name).reprocess(kJobA)).error().is(Errc::not_dead);
   done += (co_await client.queue(name).remove(kJobC, DedupId{"dedup"})).error().is(Errc::job_gone);
+  done += (co_await client.queue(name).cancel(kJobC)).error().is(Errc::job_gone);
   done += (co_await client.queue(name).weigh_lane(kLaneY, 2)).has_value();
   done += (co_await client.queue(name).reap_lane(kLaneY, 5)).value() == 0;
   done += (co_await client.queue(name).register_repeat(heap("r"), {.every = 1h, .payload = heap("p")})).value() ==
@@ -175,7 +176,7 @@ Task<int> flows(const Client& client) {
 TEST_F(QueueServerTest, EveryVerbCanBeAwaitedInOneExpression) {
   EXPECT_EQ(admissions(client()).get(), 14);
   EXPECT_EQ(settles(client()).get(), 13);
-  EXPECT_EQ(operations(client()).get(), 28);
+  EXPECT_EQ(operations(client()).get(), 29);
   EXPECT_EQ(reads(client()).get(), 15);
   EXPECT_EQ(flows(client()).get(), 8);
 }
