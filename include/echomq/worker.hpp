@@ -10,15 +10,20 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "echomq/client.hpp"
 #include "echomq/error.hpp"
+#include "echomq/flow.hpp"
 #include "echomq/id.hpp"
 #include "echomq/names.hpp"
 #include "echomq/queue.hpp"
+#include "echomq/task.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -27,6 +32,22 @@ namespace worker {
 class Engine;
 struct JobState;
 }  // namespace worker
+
+/// Why a run was asked to stop.
+enum class StopCause : std::uint8_t {
+  none,            ///< it was not
+  lease_lost,      ///< somebody else has, or may have, the job
+  timeout,         ///< its time is over: what it returns within the grace still counts
+  cancelled,       ///< somebody wants it ended: it ends as dead
+  worker_stopped,  ///< the stop deadline has passed and the job was handed back
+};
+[[nodiscard]] std::string_view to_string(StopCause cause) noexcept;
+
+/// Thrown out of a handler: the job is dead, whatever attempts are left.
+class Unrecoverable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// One run of one job, as its handler sees it. Owns its payload; cheap to copy; thread-safe. A copy may outlive the
 /// handler and the worker, and then answers the two calls as any queue would.
@@ -38,15 +59,29 @@ class Job {
   [[nodiscard]] std::uint64_t attempt() const noexcept;
   [[nodiscard]] std::optional<LaneId> lane() const noexcept;
   [[nodiscard]] const QueueName& queue() const noexcept;
+  /// Runs before this one that failed: lost leases, hand-backs and delays are none.
+  [[nodiscard]] std::uint64_t failures() const noexcept;
+  /// The job's own maximum, when it was admitted with one; else the worker's counts.
+  [[nodiscard]] std::optional<std::uint32_t> max_attempts() const noexcept;
+  /// The W3C trace context that the job was admitted with; empty without.
+  [[nodiscard]] std::string_view traceparent() const noexcept;
+  /// When the time of this run is over; nothing without a limit.
+  [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> deadline() const noexcept;
 
-  /// Stops when the lease is lost or the worker's stop deadline has passed: what the run does from then on counts for
-  /// nothing. Callbacks registered on it run on the worker's control thread and must not block.
-  [[nodiscard]] std::stop_token stop_token() const noexcept;
+  /// Stops when the lease is lost, the run's time is over, somebody cancels the job, or the worker's stop deadline has
+  /// passed; `stop_cause()` says which. Callbacks registered on it run on the worker's control thread and must not block.
+  [[nodiscard]] std::stop_token stop_token() const;
+  [[nodiscard]] StopCause stop_cause() const noexcept;
   [[nodiscard]] bool lease_lost() const noexcept;
 
   /// Stores `progress` and publishes the event. Blocks for a round trip. Script `update_progress`.
   /// Errors: stale_token once the lease is lost or the job was handed back, job_gone, and those of any call.
   Result<void> progress(std::string_view value);
+  /// Keeps the lease at least `lease` (> 0) from now, longer than the renewals of the worker would: for a stretch in which
+  /// this process cannot renew. Blocks for a round trip. Script `extend_lock`. Errors as above.
+  Result<void> extend(Milliseconds lease);
+  /// What the children of this flow parent gave, by their ids. Blocks for a round trip.
+  Result<ChildTexts> children_values();
   /// Appends a log line; keeps the last `keep` when > 0. Blocks for a round trip. Script `add_log`. Errors as above.
   Result<void> log(std::string_view line, std::uint32_t keep = 0);
 
@@ -112,30 +147,53 @@ class Backoff {
 /// Runs on a thread of the worker's own pool, where blocking is fine. An exception that leaves it is a `Retry` with
 /// its message, whatever its type; what ends the process is recovered by the lease.
 using Handler = std::function<Outcome(Job&)>;
+/// A coroutine: begun on a thread of the worker's pool, continued where the client's continuations run (its executor,
+/// else the thread of its connection). It must not block; then `concurrency` may be far above the number of threads.
+using AsyncHandler = std::function<Task<Outcome>(Job&)>;
 
 /// What a worker publishes on the queue's events channel, after the server has accepted it.
 enum class WorkerEvents : std::uint8_t {
   nothing,
-  settled,  ///< `completed`, `failed` (also when the job will run again) and `delayed`, without payloads
+  settled,  ///< `completed`, `delayed`, `failed` (with `retry` = `1` when the job will run again; then `dead` or
+            ///< `cancelled` when it will not), `stalled`; errors, but no payloads
+  sampled,  ///< all of those for some jobs, the same ones in every process: the share `event_rate`
 };
 
 struct WorkerOptions {
-  /// Handlers that run side by side, each on a thread of its own pool; 1..1024.
+  /// Handlers that run side by side: 1..1024 with a thread each, 1..100,000 as coroutines. Beside them a few claimed
+  /// jobs wait for a slot when handlers are quicker than a round trip.
   std::uint32_t concurrency = 1;
+  /// Threads that begin coroutines; 0: one for each processor, at most `concurrency`. Plain handlers have one each.
+  std::uint32_t threads = 0;
   /// The lease of a claim, renewed at a third of it until the job is settled; >= 100 ms.
   Milliseconds lease{15000};
-  /// The longest sleep without a look at the queue: what a peer's job that pushed no token may wait. >= 10 ms.
+  /// The longest sleep without a look at the queue: what a peer's job that pushed no token may wait. Shorter by itself
+  /// while looks find work that nobody told. >= 10 ms.
   Milliseconds beat{5000};
+  /// How long a run may take when its job has no time-out of its own; 0: no limit. Then its stop token stops.
+  Milliseconds timeout{0};
+  /// How long a run whose time is over, or that was cancelled, may still take to return. One that takes longer is counted
+  /// as leaked, its job is settled without it, and another thread takes its slot.
+  Milliseconds stop_patience{1000};
+  /// So many leaked handlers that still run, and the worker claims nothing more and is unhealthy. >= 1.
+  std::uint32_t max_leaked = 16;
   /// How often expired leases are looked for, at most (and when the next one known expires). >= 10 ms.
   Milliseconds sweep_period{5000};
   /// How often the queue's outbox is looked at for records to deliver to flow parents in other queues; sooner again
   /// while there are any. >= 10 ms.
   Milliseconds outbox_period{1000};
+  /// How often occurrences of repeats that are due are admitted. >= 10 ms. Each of these three periods is the queue's:
+  /// whichever worker comes first does it for all.
+  Milliseconds repeat_period{1000};
   /// The lost lease with this number ends the job as dead with `last_error` "stalled". >= 1.
   std::uint32_t max_stalled = 3;
   /// The failure with this number ends the job as dead. Lost leases and hand-backs are not failures. >= 1.
   std::uint32_t max_attempts = 3;
   Backoff backoff = Backoff::exponential(Milliseconds{1000}, Milliseconds{300000}).with_jitter();
+  /// Errors that are not worth another run: the job is dead at once. Called on the control thread.
+  std::function<bool(const Job& job, std::string_view error)> unrecoverable;
+  /// Results are kept for so long, for whoever waits for them; 0: those of jobs that ask for it.
+  Milliseconds keep_results{0};
   /// `last_error` keeps the last so many bytes of an error.
   std::size_t max_error_bytes = 4096;
   /// Stop deadline of the destructor, and of `stop()` without one.
@@ -144,6 +202,9 @@ struct WorkerOptions {
   /// thread, which is detached, and what it owns.
   Milliseconds stop_grace{1000};
   WorkerEvents events = WorkerEvents::settled;
+  double event_rate = 1.0;
+  /// Hears `Queue::cancel` of other processes: one subscription, on the client's connection for subscriptions.
+  bool remote_cancel = true;
 
   // Callbacks run on the worker's control thread, which renews the leases: they must not block. Blocking calls of this
   // library answer `would_deadlock` there. An exception that leaves one is counted in `WorkerStats::errors` and logged.
@@ -172,7 +233,13 @@ struct WorkerStats {
   std::uint64_t wakes = 0;
   std::uint64_t errors = 0;   ///< calls of the loop that failed; it goes on
   std::uint32_t running = 0;  ///< now; also those that wait for a thread
-  std::uint32_t leaked = 0;   ///< handlers that had not returned when the worker ended
+  std::uint32_t leaked = 0;   ///< handlers that were given up and still run, or had not returned when the worker ended
+  std::uint64_t timed_out = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t expired = 0;     ///< jobs past their time that a claim of this worker moved to dead
+  std::uint64_t fired = 0;       ///< occurrences of repeats that this worker admitted
+  std::uint32_t prefetched = 0;  ///< now: how many jobs may wait for a slot
+  bool healthy = true;           ///< false once `max_leaked` is reached
 };
 
 struct StopReport {
@@ -185,14 +252,20 @@ struct StopReport {
 /// Serves one queue until it is stopped. Move-only; thread-safe but for moves. The destructor stops with
 /// `stop_deadline`, then joins. The client must stay open until then: after `Client::close()` nothing can be settled.
 ///
-/// Keys and scripts: `claim` and `gclaim`; `extend_locks`; `complete`, `retry`, `delay`, `hand_back`; `promote`;
-/// `sweep_stalled`; `flow_deliver` and `flow_fail_deliver` for what is in the queue's `flow:outbox`; `park`, and `BLPOP`
-/// on the queue's wake list.
+/// Keys and scripts: `settle_and_take`, `settle`, `take`; `extend_locks`; `promote`; `upkeep`, and by its leave
+/// `sweep_stalled`, `repeat_due`, `repeat_fire`, and `flow_deliver` and `flow_fail_deliver` for what is in the queue's
+/// `flow:outbox`; `park`, and `BLPOP` on the queue's wake list.
 /// After `fork` the child's copy does nothing: start a worker over a client of the child's own.
 class Worker {
  public:
   /// Starts at once. Errors: invalid_argument naming the option, client_closed.
   [[nodiscard]] static Result<Worker> start(const Queue& queue, Handler handler, WorkerOptions options = {});
+  template <typename F>
+    requires std::is_invocable_r_v<Task<Outcome>, F&, Job&>
+  [[nodiscard]] static Result<Worker> start(const Queue& queue, F handler, WorkerOptions options = {}) {
+    return start_async(queue, AsyncHandler(std::move(handler)), std::move(options));
+  }
+  [[nodiscard]] static Result<Worker> start_async(const Queue& queue, AsyncHandler handler, WorkerOptions options = {});
 
   Worker(Worker&&) noexcept;
   Worker& operator=(Worker&&) noexcept;
@@ -205,6 +278,9 @@ class Worker {
   /// library (a handler, a callback) it only begins the stop and returns at once, with an empty report before the end.
   StopReport stop(std::optional<Milliseconds> deadline = {});
   [[nodiscard]] WorkerStats stats() const;
+  /// Asks a run of this job in this worker to stop, with the cause `cancelled`; nothing happens when there is none. The job
+  /// ends as dead with the error "cancelled", unless its handler is done with it first.
+  void cancel(JobId id);
 
  private:
   explicit Worker(std::shared_ptr<worker::Engine> engine) noexcept;

@@ -33,6 +33,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::parked, "parked", "emq:{q}:parked", ValueType::zset, true},
     {KeyType::metrics_repaired, "metrics:repaired", "emq:{q}:metrics:repaired", ValueType::hash, true},
     {KeyType::ended, "ended", "emq:{q}:ended", ValueType::channel, true},
+    {KeyType::upkeep, "upkeep", "emq:{q}:upkeep", ValueType::hash, true},
     {KeyType::job, "job", "emq:{q}:job:<id>", ValueType::hash},
     {KeyType::job_logs, "logs", "emq:{q}:job:<id>:logs", ValueType::list},
     {KeyType::job_lock, "lock", "emq:{q}:job:<id>:lock", ValueType::string},

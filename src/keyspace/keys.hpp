@@ -47,6 +47,7 @@ enum class KeyType : std::uint8_t {
   parked,
   metrics_repaired,
   ended,
+  upkeep,
   // With an id or a name.
   job,
   job_logs,
@@ -71,8 +72,8 @@ enum class KeyType : std::uint8_t {
   cache,
   unclassified,
 };
-inline constexpr std::size_t kFixedKeys = 23;
-inline constexpr std::size_t kKeyTypes = 42;
+inline constexpr std::size_t kFixedKeys = 24;
+inline constexpr std::size_t kKeyTypes = 43;
 
 /// What kind of value the server holds under a key.
 enum class ValueType : std::uint8_t { zset, list, set, hash, string, stream, channel, none };
@@ -192,6 +193,8 @@ class QueueKeys {
   [[nodiscard]] const std::string& events() const noexcept { return fixed(KeyType::events); }
   /// Extension: a channel, on which running jobs are asked to stop.
   [[nodiscard]] const std::string& cancel() const noexcept { return fixed(KeyType::cancel); }
+  /// Extension: when the periodic work of the queue was done last.
+  [[nodiscard]] const std::string& upkeep() const noexcept { return fixed(KeyType::upkeep); }
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
   /// Extension, a channel: ids of jobs whose `result` was just written.

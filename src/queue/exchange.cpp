@@ -154,6 +154,7 @@ class Arguments {
   taken.failures = static_cast<std::uint64_t>(std::max<std::int64_t>(*failures, 0));
   taken.flow_child = (*flow & 1) != 0;
   taken.flow_parent = (*flow & 2) != 0;
+  taken.cancelled = (*flow & 4) != 0;
   return {};
 }
 
@@ -214,6 +215,7 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
     return state.core->eval<Exchanged>(state.scripts.settle, keys, arguments.parts(), settings(Repeat::safe, deadline),
                                        [count = settlements.size()](const wire::Answer& answer) -> Result<Exchanged> {
                                          Exchanged out;
+                                         out.resent = answer.resent;
                                          ECHOMQ_CHECK(read_verdicts("settle", answer.view, out.settled));
                                          if (out.settled.size() != count)
                                            return unexpected_reply("settle", answer.view);

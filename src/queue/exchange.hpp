@@ -69,6 +69,7 @@ struct TakenJob {
   std::optional<std::string> traceparent;     ///< row field `traceparent`
   std::uint64_t failures = 0;  ///< claims that ended in a failure: attempts before this one less stalled less handbacks
   bool flow_child = false;     ///< the row names a parent
+  bool cancelled = false;      ///< somebody wants it ended: `Queue::cancel` came while an earlier run had it
   bool flow_parent = false;    ///< the job has (had) children; only when `find_parents`
 };
 
@@ -87,6 +88,8 @@ struct Exchanged {
   /// Jobs that could be claimed right now were left behind (an estimate that may be too high, never zero by mistake).
   bool more = false;
   std::uint64_t expired = 0;  ///< jobs past their `expires_at` that the claim moved to dead instead
+  /// The call was sent twice: what is `gone` may have been settled by the first.
+  bool resent = false;
 };
 
 /// Settles, then takes; either may be empty, not both. Views must live until the call returns.

@@ -22,7 +22,11 @@ enum class Alarm : std::uint8_t {
   claim,    ///< claims may go on after an error
   promote,  ///< a job is due, or may be
   sweep,    ///< a lease of somebody may have expired
-  deliver,  ///< the outbox may hold records
+  upkeep,   ///< periodic work of the queue may be due
+  deliver,  ///< the outbox held records a moment ago
+  limit,    ///< a run's time, or its grace, may be over
+  hurry,    ///< an exchange takes its time: the next one goes out beside it
+  queued,   ///< jobs that were fetched ahead may find no slot
   beat,     ///< a parked worker looks at its queue
   stop,     ///< the stop deadline, then the limits that follow it
   kinds,

@@ -25,23 +25,56 @@ constexpr Milliseconds kLongest = std::chrono::days{365};
                                           "ms to a year, got " + std::to_string(got.count()) + "ms");
 }
 
-[[nodiscard]] Result<void> check(const Handler& handler, const WorkerOptions& options) {
-  if (!handler)
+[[nodiscard]] bool is_empty(const AnyHandler& handler) {
+  return std::visit([](const auto& function) { return !function; }, handler);
+}
+
+[[nodiscard]] Result<void> check(const AnyHandler& handler, const WorkerOptions& options) {
+  if (is_empty(handler))
     return fail(Errc::invalid_argument, "the handler is empty");
-  if (options.concurrency < 1 || options.concurrency > 1024) {
-    return fail(Errc::invalid_argument, "concurrency must be 1 to 1024, got " + std::to_string(options.concurrency));
+  const bool plain = std::holds_alternative<Handler>(handler);
+  const std::uint32_t most = plain ? 1024 : 100'000;
+  if (options.concurrency < 1 || options.concurrency > most) {
+    return fail(Errc::invalid_argument,
+                "concurrency must be 1 to " + std::to_string(most) + ", got " + std::to_string(options.concurrency));
   }
+  if (options.threads > 1024)
+    return fail(Errc::invalid_argument, "threads must be 0 to 1024, got " + std::to_string(options.threads));
   ECHOMQ_CHECK(check_span("lease", options.lease, Milliseconds{100}));
   ECHOMQ_CHECK(check_span("beat", options.beat, Milliseconds{10}));
   ECHOMQ_CHECK(check_span("sweep_period", options.sweep_period, Milliseconds{10}));
   ECHOMQ_CHECK(check_span("outbox_period", options.outbox_period, Milliseconds{10}));
+  ECHOMQ_CHECK(check_span("repeat_period", options.repeat_period, Milliseconds{10}));
+  ECHOMQ_CHECK(check_span("timeout", options.timeout, Milliseconds{0}));
+  ECHOMQ_CHECK(check_span("stop_patience", options.stop_patience, Milliseconds{0}));
+  ECHOMQ_CHECK(check_span("keep_results", options.keep_results, Milliseconds{0}));
   ECHOMQ_CHECK(check_span("stop_deadline", options.stop_deadline, Milliseconds{0}));
   ECHOMQ_CHECK(check_span("stop_grace", options.stop_grace, Milliseconds{0}));
   if (options.max_stalled < 1)
     return fail(Errc::invalid_argument, "max_stalled must be at least 1, got 0");
   if (options.max_attempts < 1)
     return fail(Errc::invalid_argument, "max_attempts must be at least 1, got 0");
+  if (!(options.event_rate >= 0 && options.event_rate <= 1))
+    return fail(Errc::invalid_argument, "event_rate must be 0 to 1, got " + std::to_string(options.event_rate));
+  if (options.max_leaked < 1)
+    return fail(Errc::invalid_argument, "max_leaked must be at least 1, got 0");
   return options.backoff.check();
+}
+
+[[nodiscard]] std::size_t threads_of(const AnyHandler& handler, const WorkerOptions& options) {
+  if (std::holds_alternative<Handler>(handler))
+    return options.concurrency;
+  const std::uint32_t wanted = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
+  return std::clamp(wanted, 1U, options.concurrency);
+}
+
+[[nodiscard]] events::PublisherOptions publishing_of(const WorkerOptions& options) {
+  switch (options.events) {
+    case WorkerEvents::nothing: return {.mode = events::Publishing::off};
+    case WorkerEvents::sampled: return {.mode = events::Publishing::sampled, .rate = options.event_rate};
+    case WorkerEvents::settled: break;
+  }
+  return {.mode = events::Publishing::on};
 }
 
 [[nodiscard]] std::string unique_name() {
@@ -75,18 +108,26 @@ Engine::Engine(const Queue& queue, WorkerOptions options)
       core_(std::make_shared<ControlCore>(queue.internal().core, inbox_)),
       verbs_(std::make_shared<Queue::State>(queue.name(), core_)),
       keys_(queue.name()),
-      name_(unique_name()) {}
+      name_(unique_name()),
+      publisher_(queue.internal().core, queue.name(), publishing_of(options_)),
+      beat_(options_.beat) {}
 
 Engine::~Engine() = default;
 
-Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, Handler handler, WorkerOptions options) {
+Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler handler, WorkerOptions options) {
   ECHOMQ_CHECK(check(handler, options));
   if (queue.internal().core->closed())
     return fail(Errc::client_closed, "the client of this queue is closed");
   std::shared_ptr<Engine> engine(new Engine(queue, std::move(options)));
-  ECHOMQ_TRY(engine->pool_,
-             HandlerPool::start(engine->options_.concurrency, std::move(handler), engine->inbox_, engine.get()));
+  ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads_of(handler, engine->options_), std::move(handler),
+                                               engine->inbox_, engine.get()));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
+  if (engine->options_.remote_cancel) {
+    engine->cancels_ =
+        events::CancelWatch::start(queue.internal().core, queue.name(),
+                                   {.on_cancel = [inbox = engine->inbox_](const JobId& id) { inbox->cancel(id); },
+                                    .on_armed = [inbox = engine->inbox_] { inbox->armed(); }});
+  }
   const SignalsBlocked blocked;
   try {
     engine->control_ = std::thread([engine] { engine->run(); });
@@ -143,6 +184,12 @@ WorkerStats Engine::stats() const {
   out.errors = read(counters_.errors);
   out.running = read(counters_.running);
   out.leaked = read(counters_.leaked);
+  out.timed_out = read(counters_.timed_out);
+  out.cancelled = read(counters_.cancelled);
+  out.expired = read(counters_.expired);
+  out.fired = read(counters_.fired);
+  out.prefetched = read(counters_.prefetched);
+  out.healthy = out.leaked < options_.max_leaked;
   return out;
 }
 
@@ -152,12 +199,11 @@ void Engine::run() {
   (void)pthread_setname_np(pthread_self(), "echomq-worker");
   now_ = Clock::now();
   alarms_.set(Alarm::promote, now_);
-  alarms_.set(Alarm::sweep, now_);
-  alarms_.set(Alarm::deliver, now_);
+  alarms_.set(Alarm::upkeep, now_);
   advance();
   Mail mail;
   while (!finished_) {
-    inbox_->wait(mail, deferred_.empty() ? alarms_.next() : TimePoint::min());
+    inbox_->wait(mail, deferred_.empty() ? alarms_.next() : TimePoint::min(), worthwhile());
     now_ = Clock::now();
     for (const Continuation& answer : mail.answers)
       answer();
@@ -167,6 +213,10 @@ void Engine::run() {
       lapse();
     for (Ended& run : mail.ended)
       ended(std::move(run));
+    for (const JobId& id : mail.cancels)
+      cancelled(id);
+    if (mail.armed)
+      ask_for_marks();
     if (mail.wakes > 0)
       tokens_taken(mail.wakes);
     if (mail.stop_by)
@@ -189,18 +239,29 @@ void Engine::ring_alarms() {
     promote();
   if (alarms_.take(Alarm::sweep, now_))
     sweep();
+  if (alarms_.take(Alarm::upkeep, now_))
+    upkeep();
   if (alarms_.take(Alarm::deliver, now_))
     deliver();
-  if (alarms_.take(Alarm::beat, now_))
+  if (alarms_.take(Alarm::limit, now_))
+    check_limits();
+  if (alarms_.take(Alarm::hurry, now_))
+    hurry_ = exchanges_ > 0;
+  if (alarms_.take(Alarm::queued, now_))
+    return_queued();
+  if (alarms_.take(Alarm::beat, now_)) {
+    by_beat_ = !looking_;
     look();
+  }
 }
 
 void Engine::advance() {
+  publisher_.flush();
   if (stopping_) {
     advance_stop();
     return;
   }
-  claim_more();
+  exchange_more();
   // After the claims, which thereby find the connection idle and go out at once.
   if (named_ && !parked_ && !looking_)
     take_name_out();

@@ -18,7 +18,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,14 +25,17 @@
 #include "echomq/flow.hpp"
 #include "echomq/queue.hpp"
 #include "echomq/worker.hpp"
+#include "events/cancel_watch.hpp"
+#include "events/publisher.hpp"
 #include "keyspace/keys.hpp"
+#include "queue/exchange.hpp"
 #include "worker/alarms.hpp"
+#include "worker/blocks.hpp"
 #include "worker/control_core.hpp"
-#include "worker/held.hpp"
 #include "worker/inbox.hpp"
 #include "worker/job.hpp"
+#include "worker/outcome.hpp"
 #include "worker/pool.hpp"
-#include "worker/turns.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -42,7 +44,7 @@ namespace worker {
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
   /// Checks the options, then starts the threads.
-  [[nodiscard]] static Result<std::shared_ptr<Engine>> start(const Queue& queue, Handler handler,
+  [[nodiscard]] static Result<std::shared_ptr<Engine>> start(const Queue& queue, AnyHandler handler,
                                                              WorkerOptions options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -51,6 +53,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] StopReport stop(Milliseconds deadline);
   [[nodiscard]] WorkerStats stats() const;
   [[nodiscard]] Milliseconds default_stop_deadline() const { return options_.stop_deadline; }
+  void cancel(JobId id) { inbox_->cancel(id); }
   /// Stops and joins. False in a child process, where the threads do not exist and the engine must not be destroyed.
   [[nodiscard]] bool close();
 
@@ -58,15 +61,24 @@ class Engine : public std::enable_shared_from_this<Engine> {
   struct Counters {
     std::atomic<std::uint64_t> claimed{0}, completed{0}, retried{0}, dead{0}, delayed{0}, handed_back{0},
         settles_refused{0}, leases_lost{0}, recovered{0}, dead_stalled{0}, promoted{0}, delivered{0}, wakes{0},
-        errors{0}, unsettled{0};
-    std::atomic<std::uint32_t> running{0}, leaked{0};
+        errors{0}, unsettled{0}, timed_out{0}, cancelled{0}, expired{0}, fired{0};
+    std::atomic<std::uint32_t> running{0}, leaked{0}, prefetched{0};
   };
-  enum class Verdict : std::uint8_t { completed, retried, dead, delayed, handed_back };
+  using JobPtr = std::shared_ptr<JobState>;
+  using Jobs = std::vector<JobPtr>;
   /// What the `park` script says: waits from now, none when there is nothing to wait for.
   struct Look {
     bool claimable = false;
     std::optional<Milliseconds> due;
     std::optional<Milliseconds> lapse;
+  };
+
+  /// What the `upkeep` script says: which work is this worker's to do now, and when to ask again.
+  struct Turn {
+    bool sweep = false;
+    bool outbox = false;
+    bool repeats = false;
+    Milliseconds next{0};
   };
 
   Engine(const Queue& queue, WorkerOptions options);
@@ -87,12 +99,25 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Milliseconds spread(Milliseconds period);
   [[nodiscard]] Milliseconds at_random(Milliseconds most);
 
-  // Control thread: claiming and parking (engine_claim.cpp).
-  void claim_more();
-  void send_claim(Source source);
-  void claimed(Source source, TimePoint sent, Result<std::optional<ClaimedJob>> answer);
-  void begin(ClaimedJob claimed, TimePoint sent);
-  void pause_claims();
+  // Control thread: exchanges, which settle and claim in one call (engine_exchange.cpp).
+  void exchange_more();
+  [[nodiscard]] bool send_exchange();
+  [[nodiscard]] Jobs next_settles();
+  [[nodiscard]] queue::Settlement settlement_of(const JobPtr& job);
+  [[nodiscard]] Milliseconds exchange_deadline(bool settles, bool claims) const;
+  void exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, Result<queue::Exchanged> answer);
+  void taken(TimePoint sent, queue::Exchanged& answer);
+  [[nodiscard]] JobPtr begin(queue::TakenJob taken, TimePoint sent);
+  void tune(TimePoint sent);
+  void pause_claims(Milliseconds pause);
+  [[nodiscard]] bool may_claim() const { return !stopping_ && !claims_paused_ && !parked_ && !dry_ && !sick(); }
+  [[nodiscard]] bool sick() const { return leaked_ >= options_.max_leaked; }
+  [[nodiscard]] bool full() const { return handed_ >= options_.concurrency; }
+  [[nodiscard]] std::size_t room() const;
+  /// How many runs that ended are worth being woken for.
+  [[nodiscard]] std::size_t worthwhile() const;
+
+  // Control thread: parking (engine_park.cpp).
   void look();
   void looked(const Result<Look>& answer);
   void nothing_claimable();
@@ -101,37 +126,49 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void take_name_out();
   void tokens_taken(std::uint64_t tokens);
   void pass_token_on();
-  [[nodiscard]] bool full() const { return handed_ >= options_.concurrency; }
-  [[nodiscard]] std::size_t room() const;
 
   // Control thread: leases (engine_lease.cpp).
   void renew();
-  void renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoint sent,
-               const Result<std::vector<JobId>>& answer);
+  void renewed(const Jobs& jobs, TimePoint sent, const Result<std::vector<JobId>>& answer);
   void lapse();
   void set_lapse_alarm();
-  void lose(HeldJob& held, Loss loss, std::string_view why);
+  [[nodiscard]] static TimePoint lease_of(const JobState& job);
+  void lose(const JobPtr& job, Loss loss, std::string_view why);
+
+  // Control thread: runs whose time is over, and cancelled ones (engine_limit.cpp).
+  void cancelled(JobId id);
+  void ask_for_marks();
+  void check_limits();
+  void ask_to_stop(JobState& job, StopCause cause);
+  void give_up(const JobPtr& job);
+  void leak_returned(const JobPtr& job);
+  /// Jobs that were fetched ahead and find no slot go back.
+  void watch_queued();
+  void return_queued();
 
   // Control thread: settling (engine_settle.cpp).
   void ended(Ended run);
-  void settle(HeldJob& held);
-  void settled(const std::shared_ptr<JobState>& job, Result<Verdict> answer);
-  void settle_failed(HeldJob& held, const Error& error);
+  void decide(JobState& job);
+  void settle(const JobPtr& job);
+  void settled(const JobPtr& job, queue::Settled verdict);
+  void settle_refused(const JobPtr& job, std::string_view why, bool gone);
+  void settle_failed(const JobPtr& job, const Error& error, bool in_company);
   void repeat_settles();
-  void finish_job(const std::shared_ptr<JobState>& job, Verdict verdict);
-  void drop(const JobState* job);
-  void tell_settled(const std::shared_ptr<JobState>& job, std::string_view verdict);
-  [[nodiscard]] Reply<Retried> kill(const JobState& job, std::string_view error, Milliseconds deadline);
+  void finish_job(const JobPtr& job, queue::Settled verdict);
+  void announce(const JobState& job, queue::Settled verdict);
+  void drop(const JobPtr& job);
+  void tell_settled(const JobPtr& job, std::string_view verdict);
   [[nodiscard]] Milliseconds settle_deadline() const;
   [[nodiscard]] Milliseconds backoff_after(const JobState& job);
 
   // Control thread: release by time (engine_release.cpp).
   void promote();
+  void upkeep();
   void sweep();
+  void fire();
   void deliver();
   void tell_delivered(const Delivered& pass);
   void next_promote();
-  void next_sweep();
 
   // Control thread: stopping (engine_stop.cpp).
   void begin_stop(TimePoint deadline);
@@ -148,6 +185,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const keyspace::QueueKeys keys_;
   const std::string name_;  ///< this worker's in `parked`
   Counters counters_;
+  events::EventPublisher publisher_;
+  std::unique_ptr<events::CancelWatch> cancels_;
   std::unique_ptr<HandlerPool> pool_;
   std::thread control_;
 
@@ -159,16 +198,26 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Control thread only.
   TimePoint now_ = Clock::now();
   Alarms alarms_;
-  Turns turns_;
   std::mt19937_64 random_{std::random_device{}()};
-  std::unordered_map<const JobState*, HeldJob> held_;
+  const std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
+  Jobs held_;       ///< each knows its index
+  Jobs ready_;      ///< of those, the ones whose end goes out next
+  Jobs submitted_;  ///< empty between turns
   std::unique_ptr<client::WakeWatch> watch_;
   /// Answers that came while their call was being made.
   std::vector<std::move_only_function<void()>> deferred_;
   bool calling_ = false;
   bool finished_ = false;
-  std::size_t calls_ = 0;     ///< in flight, of whatever kind
-  std::size_t handed_ = 0;    ///< jobs with the pool: they take a slot each
+  std::size_t calls_ = 0;         ///< in flight, of whatever kind
+  std::size_t handed_ = 0;        ///< jobs with the pool: they take a slot each, or wait for one
+  std::size_t asked_ = 0;         ///< jobs that claims in flight may give
+  std::size_t exchanges_ = 0;     ///< in flight
+  std::size_t claims_ = 0;        ///< of those, the ones that claim
+  std::size_t prefetch_ = 0;      ///< jobs beyond the slots
+  std::size_t leaked_ = 0;        ///< handlers that were given up and still run
+  Clock::duration round_trip_{};  ///< of an exchange, a moving average
+  bool lanes_first_ = false;
+  bool dry_ = false;          ///< the last claim found nothing more
   std::size_t renewals_ = 0;  ///< in flight
 
   bool closed_ = false;         ///< the client is: nothing more can be claimed
@@ -182,6 +231,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool promoting_ = false;
   bool sweeping_ = false;
   bool delivering_ = false;
+  bool firing_ = false;
+  bool keeping_up_ = false;
+  Milliseconds beat_;                 ///< what `beat` is now
+  bool by_beat_ = false;              ///< the look in flight is the beat's
+  std::uint64_t begun_then_ = 0;      ///< runs begun when `Alarm::queued` was set
+  bool hurry_ = false;                ///< the next exchange goes out however small it is
+  bool gated_ = false;                ///< the last claim was refused by the queue's ceiling
   Milliseconds outbox_pause_{0};      ///< until the outbox is looked at again; short after there were records
   std::int64_t malformed_told_ = 0;   ///< records in the outbox that are none, as last logged
   TimePoint due_ = TimePoint::max();  ///< the earliest scheduled job known

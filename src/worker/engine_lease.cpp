@@ -20,8 +20,8 @@ constexpr std::size_t kRenewBite = 256;
 void Engine::renew() {
   if (closed_ || renewals_ > 0)
     return;  // the answer in flight sets the next alarm, and it has a deadline
-  std::vector<std::shared_ptr<JobState>> jobs;
-  std::vector<Held> bite;
+  Jobs jobs;
+  std::vector<echomq::Held> bite;
   const auto send = [&] {
     ++renewals_;
     when(verbs_.extend_many(bite, options_.lease, std::max(options_.lease / 3, Milliseconds{50})),
@@ -31,10 +31,11 @@ void Engine::renew() {
     jobs.clear();
     bite.clear();
   };
-  for (const auto& [job, held] : held_) {
-    if (held.lost)
+  for (const JobPtr& job : held_) {
+    // A handler that has asked for a longer lease itself keeps it.
+    if (job->held.lost || job->extended_until.load(std::memory_order_acquire) > now_ + options_.lease)
       continue;
-    jobs.push_back(held.job);
+    jobs.push_back(job);
     bite.push_back({job->id, job->token});
     if (bite.size() == kRenewBite)
       send();
@@ -43,8 +44,7 @@ void Engine::renew() {
     send();
 }
 
-void Engine::renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoint sent,
-                     const Result<std::vector<JobId>>& answer) {
+void Engine::renewed(const Jobs& jobs, TimePoint sent, const Result<std::vector<JobId>>& answer) {
   --renewals_;
   if (!answer) {
     call_failed(answer.error(), "extend_locks");
@@ -52,15 +52,14 @@ void Engine::renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoi
     return;
   }
   const std::unordered_set<JobId> refused(answer->begin(), answer->end());
-  for (const auto& job : jobs) {
-    const auto found = held_.find(job.get());
-    if (found == held_.end() || found->second.lost)
+  for (const JobPtr& job : jobs) {
+    Held& held = job->held;
+    if (held.index == Held::kNowhere || held.lost)
       continue;
-    HeldJob& held = found->second;
     if (!refused.contains(job->id)) {
       held.lease_until = std::max(held.lease_until, sent + options_.lease);
     } else if (held.phase != Phase::settling) {  // else the settle in flight may be why; its answer tells
-      lose(held, Loss::refused, "refused by the server");
+      lose(job, Loss::refused, "refused by the server");
     }
   }
   set_lapse_alarm();
@@ -70,30 +69,34 @@ void Engine::renewed(const std::vector<std::shared_ptr<JobState>>& jobs, TimePoi
 
 void Engine::set_lapse_alarm() {
   TimePoint first = TimePoint::max();
-  for (const auto& [job, held] : held_) {
-    if (!held.lost)
-      first = std::min(first, held.lease_until);
+  for (const JobPtr& job : held_) {
+    if (!job->held.lost)
+      first = std::min(first, lease_of(*job));
   }
   alarms_.set(Alarm::lapse, first);
 }
 
+TimePoint Engine::lease_of(const JobState& job) {
+  return std::max(job.held.lease_until, job.extended_until.load(std::memory_order_acquire));
+}
+
 void Engine::lapse() {
-  std::vector<HeldJob*> lapsed;
-  for (auto& [job, held] : held_) {
-    if (!held.lost && held.lease_until <= now_)
-      lapsed.push_back(&held);
+  Jobs lapsed;
+  for (const JobPtr& job : held_) {
+    if (!job->held.lost && lease_of(*job) <= now_)
+      lapsed.push_back(job);
   }
-  for (HeldJob* held : lapsed)
-    lose(*held, Loss::lapsed, "not renewed in time");
+  for (const JobPtr& job : lapsed)
+    lose(job, Loss::lapsed, "not renewed in time");
   set_lapse_alarm();
 }
 
-void Engine::lose(HeldJob& held, Loss loss, std::string_view why) {
-  const std::shared_ptr<JobState> job = held.job;
+void Engine::lose(const JobPtr& job, Loss loss, std::string_view why) {
+  Held& held = job->held;
   if (held.phase == Phase::waiting && loss == Loss::refused && held.maybe_done) {
     // By our clock the lease still runs, so nobody else can have the job: it is the earlier try that was done.
     held.last_try = true;
-    settle(held);
+    settle(job);
     return;
   }
   held.lost = true;
@@ -101,17 +104,18 @@ void Engine::lose(HeldJob& held, Loss loss, std::string_view why) {
   counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::warning, "worker_lease_lost", job.get(), why);
   switch (held.phase) {
+    case Phase::ready:
     case Phase::settling: break;
     case Phase::waiting:
-      settle(held);  // the last try
+      settle(job);  // the last try
       break;
     case Phase::handed:
       job->lease_lost.store(true, std::memory_order_release);
       if (pool_->withdraw(job.get())) {
-        drop(job.get());
+        drop(job);
         break;
       }
-      job->stop.request_stop();
+      job->stop.request(StopCause::lease_lost);
       if (options_.on_lease_lost) {
         try {
           options_.on_lease_lost(Job(job));

@@ -1,11 +1,15 @@
 // Moving due jobs, recovering expired leases and delivering the outbox, by time and never by idleness.
 //
-// Each worker of a queue does all of it, at moments that differ by chance; a call that comes second finds nothing and costs
-// the server a few microseconds. Bites are bounded, and repeated while they come back full.
+// What is periodic is the queue's: script `upkeep` gives each period's turn to the worker that asks first, so there is no
+// leader that could be lost. What has a known time (the next due job, the next lapsing lease) is done by every worker that
+// sleeps, at moments that differ by chance; a call that comes second finds nothing and costs the server a few
+// microseconds. Bites are bounded, and repeated while they come back full.
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
+#include "script/registry.hpp"
 #include "worker/engine.hpp"
 
 namespace echomq {
@@ -58,6 +62,69 @@ void Engine::next_promote() {
   alarms_.set(Alarm::promote, std::min(by_beat, by_due));
 }
 
+void Engine::upkeep() {
+  if (stopping_ || closed_ || keeping_up_)
+    return;
+  keeping_up_ = true;
+  static const script::ScriptSource& upkeep = *script::find_script("upkeep");
+  const std::string sweeps = std::to_string(options_.sweep_period.count());
+  const std::string outbox = std::to_string(options_.outbox_period.count());
+  const std::string repeats = std::to_string(options_.repeat_period.count());
+  const std::array<std::string_view, 1> keys = {keys_.upkeep()};
+  const std::array<std::string_view, 3> arguments = {sweeps, outbox, repeats};
+  auto decode = [](const wire::Answer& answer) -> Result<Turn> {
+    std::array<std::int64_t, 4> numbers{};
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto number = answer.view.at(i).as_integer();
+      if (!number)
+        return fail(Errc::protocol_error, "the reply of script upkeep is not four integers");
+      numbers[i] = *number;
+    }
+    return Turn{numbers[0] != 0, numbers[1] != 0, numbers[2] != 0, Milliseconds{numbers[3]}};
+  };
+  when(core_->eval<Turn>(upkeep, keys, arguments, {.repeat = Repeat::unsafe}, decode),
+       [this](const Result<Turn>& answer) {
+         keeping_up_ = false;
+         if (stopping_)
+           return;
+         if (!answer) {
+           call_failed(answer.error(), "upkeep");
+           alarms_.set(Alarm::upkeep, now_ + spread(Milliseconds{1000}));
+           return;
+         }
+         if (answer->sweep)
+           sweep();
+         if (answer->outbox)
+           deliver();
+         if (answer->repeats)
+           fire();
+         // Not all workers at once: the first one does it, the others come later and find it done.
+         const Milliseconds wait = std::clamp(answer->next, Milliseconds{1}, options_.sweep_period);
+         alarms_.set(Alarm::upkeep, now_ + wait + at_random(wait / 4));
+       });
+}
+
+void Engine::fire() {
+  if (stopping_ || closed_ || firing_)
+    return;
+  firing_ = true;
+  when(verbs_.fire_repeats(kBite), [this](const Result<std::int64_t>& answer) {
+    firing_ = false;
+    if (stopping_)
+      return;
+    if (!answer) {
+      call_failed(answer.error(), "fire_repeats");
+      return;
+    }
+    if (*answer > 0) {
+      counters_.fired.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
+      new_work();
+    }
+    if (*answer >= static_cast<std::int64_t>(kBite))
+      fire();
+  });
+}
+
 void Engine::sweep() {
   if (stopping_ || closed_ || sweeping_)
     return;
@@ -69,30 +136,33 @@ void Engine::sweep() {
            return;
          if (!answer) {
            call_failed(answer.error(), "sweep_stalled");
-           next_sweep();
+           alarms_.set_earlier(Alarm::sweep, now_ + spread(options_.sweep_period));
            return;
          }
          counters_.recovered.fetch_add(answer->recovered.size(), std::memory_order_relaxed);
          counters_.dead_stalled.fetch_add(answer->dead.size(), std::memory_order_relaxed);
          // Among them may be jobs of this very process, which slept longer than its leases.
-         std::vector<HeldJob*> ours;
+         Jobs ours;
          for (const auto* ids : {&answer->recovered, &answer->dead}) {
            for (const JobId& id : *ids) {
-             for (auto& [job, held] : held_) {
-               if (job->id == id && !held.lost && held.phase != Phase::settling)
-                 ours.push_back(&held);
+             for (const JobPtr& job : held_) {
+               if (job->id == id && !job->held.lost && job->held.phase != Phase::settling)
+                 ours.push_back(job);
              }
            }
          }
-         for (HeldJob* held : ours)
-           lose(*held, Loss::lapsed, "its lease had lapsed");
+         for (const JobPtr& job : ours)
+           lose(job, Loss::lapsed, "its lease had lapsed");
+         for (const JobId& id : answer->recovered)
+           publisher_.add(EventKind::stalled, id);
+         for (const JobId& id : answer->dead) {
+           publisher_.add_failed(id, "stalled", false);
+           publisher_.add(EventKind::dead, id);
+         }
          if (!answer->recovered.empty())
            new_work();
-         if (answer->recovered.size() + answer->dead.size() >= kBite) {
+         if (answer->recovered.size() + answer->dead.size() >= kBite)
            alarms_.set(Alarm::sweep, now_);
-         } else {
-           next_sweep();
-         }
        });
 }
 
@@ -110,8 +180,6 @@ void Engine::deliver() {
       outbox_pause_ = Milliseconds{0};
     } else if (any) {
       outbox_pause_ = std::min(kOutboxFirst, options_.outbox_period);
-    } else if (!answer || outbox_pause_.count() == 0) {
-      outbox_pause_ = options_.outbox_period;
     } else {
       outbox_pause_ = std::min(outbox_pause_ * 2, options_.outbox_period);
     }
@@ -120,7 +188,11 @@ void Engine::deliver() {
     } else {
       call_failed(answer.error(), "deliver");
     }
-    alarms_.set(Alarm::deliver, now_ + spread(outbox_pause_));
+    // Whoever has delivered something looks again soon; else it is up to the next period.
+    if (full || (outbox_pause_.count() > 0 && outbox_pause_ < options_.outbox_period))
+      alarms_.set(Alarm::deliver, now_ + spread(outbox_pause_));
+    else
+      outbox_pause_ = Milliseconds{0};
   });
 }
 
@@ -133,8 +205,6 @@ void Engine::tell_delivered(const Delivered& pass) {
         std::to_string(pass.malformed) + " entries of the outbox are no records and stay there");
   }
 }
-
-void Engine::next_sweep() { alarms_.set_earlier(Alarm::sweep, now_ + spread(options_.sweep_period)); }
 
 }  // namespace worker
 }  // namespace v1

@@ -1,9 +1,8 @@
 // Settling: what a run came to is told to the server, again and again while the lease lasts.
 #include <algorithm>
-#include <array>
 #include <exception>
+#include <utility>
 
-#include "script/registry.hpp"
 #include "worker/engine.hpp"
 #include "worker/outcome.hpp"
 
@@ -56,33 +55,65 @@ enum class Failure : std::uint8_t {
   return std::clamp(outcome.after.value_or(Milliseconds{0}), Milliseconds{0}, kLongestWait);
 }
 
-[[nodiscard]] std::string_view word(Outcome::Kind kind) {
+[[nodiscard]] queue::SettleKind kind_of(Outcome::Kind kind) {
   switch (kind) {
-    case Outcome::Kind::done: return "completed";
-    case Outcome::Kind::retry:
-    case Outcome::Kind::dead: return "failed";
-    case Outcome::Kind::delay: return "delayed";
-    case Outcome::Kind::hand_back: break;
+    case Outcome::Kind::retry: return queue::SettleKind::retry;
+    case Outcome::Kind::dead: return queue::SettleKind::dead;
+    case Outcome::Kind::delay: return queue::SettleKind::delay;
+    case Outcome::Kind::hand_back: return queue::SettleKind::hand_back;
+    case Outcome::Kind::done: break;
   }
-  return {};
+  return queue::SettleKind::done;
 }
 
 }  // namespace
 
 void Engine::ended(Ended run) {
-  const auto found = held_.find(run.job.get());
-  --handed_;
-  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
-  if (found == held_.end() || run.job->withdrawn.load(std::memory_order_acquire)) {
-    // Handed back while it ran: the job may be with another worker by now.
-    counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
-    tell_settled(run.job, "dropped: the job was handed back before its handler ended");
+  const JobPtr& job = run.job;
+  Held& held = job->held;
+  if (held.leaked) {
+    leak_returned(job);
     return;
   }
-  HeldJob& held = found->second;
+  --handed_;
+  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+  if (held.index == Held::kNowhere || job->withdrawn.load(std::memory_order_acquire)) {
+    // Handed back while it ran: the job may be with another worker by now.
+    counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
+    tell_settled(job, "dropped: the job was handed back before its handler ended");
+    return;
+  }
   held.outcome = std::move(run.outcome);
   held.by_handler = true;
-  settle(held);
+  decide(*job);
+  settle(job);
+}
+
+void Engine::decide(JobState& job) {
+  Outcome& outcome = job.held.outcome;
+  if (job.stop.cause() == StopCause::cancelled && outcome.kind != Outcome::Kind::done) {
+    outcome = Dead("cancelled");
+    return;
+  }
+  if (outcome.kind != Outcome::Kind::retry && outcome.kind != Outcome::Kind::dead)
+    return;
+  outcome.text = last_bytes(std::move(outcome.text), options_.max_error_bytes);
+  if (outcome.kind == Outcome::Kind::dead)
+    return;
+  if (options_.unrecoverable) {
+    try {
+      // The state is owned by whoever calls; the copy of `Job` only lends it.
+      if (options_.unrecoverable(Job(held_[job.held.index]), outcome.text)) {
+        outcome.kind = Outcome::Kind::dead;
+        return;
+      }
+    } catch (...) {
+      counters_.errors.fetch_add(1, std::memory_order_relaxed);
+      log(LogLevel::error, "worker_callback_failed", &job, "unrecoverable");
+    }
+  }
+  if (!outcome.after)
+    outcome.after = backoff_after(job);
 }
 
 Milliseconds Engine::settle_deadline() const {
@@ -96,7 +127,12 @@ Milliseconds Engine::settle_deadline() const {
 
 Milliseconds Engine::backoff_after(const JobState& job) {
   try {
-    return options_.backoff(job.token.value());
+    if (job.backoff) {
+      // What a row says that no one can read is as if it said nothing.
+      if (const auto own = Backoff::parse(*job.backoff))
+        return (*own)(job.failures + 1);
+    }
+    return options_.backoff(job.failures + 1);
   } catch (...) {
     counters_.errors.fetch_add(1, std::memory_order_relaxed);
     log(LogLevel::error, "worker_callback_failed", &job, "backoff");
@@ -104,97 +140,73 @@ Milliseconds Engine::backoff_after(const JobState& job) {
   }
 }
 
-void Engine::settle(HeldJob& held) {
-  const std::shared_ptr<JobState> job = held.job;
-  held.phase = Phase::settling;
-  ++held.tries;
-  const Milliseconds deadline = settle_deadline();
-  const auto verdict = [this, job](Verdict positive) {
-    return [this, job, positive](Result<void> answer) {
-      settled(job, answer ? Result<Verdict>(positive) : fail(std::move(answer).error()));
-    };
-  };
-  Outcome& outcome = held.outcome;
+void Engine::settle(const JobPtr& job) {
+  job->held.phase = Phase::ready;
+  ready_.push_back(job);
+}
+
+queue::Settlement Engine::settlement_of(const JobPtr& job) {
+  Outcome& outcome = job->held.outcome;
+  queue::Settlement out{.id = job->id, .token = job->token, .kind = kind_of(outcome.kind)};
   switch (outcome.kind) {
-    case Outcome::Kind::done: {
-      CompleteOptions how{.deadline = deadline};
+    case Outcome::Kind::done:
       if (outcome.has_result)
-        how.result = outcome.text;
-      when(verbs_.complete(job->id, job->token, how), verdict(Verdict::completed));
+        out.text = outcome.text;
+      out.keep = options_.keep_results;
       break;
-    }
     case Outcome::Kind::retry:
-    case Outcome::Kind::dead: {
-      outcome.text = last_bytes(std::move(outcome.text), options_.max_error_bytes);
-      const bool dead = outcome.kind == Outcome::Kind::dead;
-      if (!dead && !outcome.after)
-        outcome.after = backoff_after(*job);
-      const RetryOptions how{.delay = wait_of(outcome),
-                             .max_attempts = options_.max_attempts,
-                             .error = outcome.text,
-                             .deadline = deadline};
-      when(dead ? kill(*job, outcome.text, deadline) : verbs_.retry(job->id, job->token, how),
-           [this, job](Result<Retried> answer) {
-             settled(job, answer ? Result<Verdict>(*answer == Retried::dead ? Verdict::dead : Verdict::retried)
-                                 : fail(std::move(answer).error()));
-           });
+    case Outcome::Kind::dead:
+      out.text = outcome.text;
+      out.wait = wait_of(outcome);
+      out.max_attempts = options_.max_attempts;
+      out.keep = options_.keep_results;
       break;
-    }
-    case Outcome::Kind::delay:
-      when(verbs_.delay(job->id, job->token, wait_of(outcome), deadline), verdict(Verdict::delayed));
-      break;
-    case Outcome::Kind::hand_back:
-      when(verbs_.hand_back(job->id, job->token, deadline), verdict(Verdict::handed_back));
-      break;
+    case Outcome::Kind::delay: out.wait = wait_of(outcome); break;
+    case Outcome::Kind::hand_back: break;
   }
+  return out;
 }
 
-Reply<Retried> Engine::kill(const JobState& job, std::string_view error, Milliseconds deadline) {
-  // The verb `retry` asks for one attempt at least, and a job whose lease was lost as often as it was claimed has made
-  // none: at a maximum of zero the script ends any job.
-  static const script::ScriptSource& retry = *script::find_script("retry");
-  const keyspace::KeyText row = keys_.job(job.id);
-  const std::string token = job.token.text();
-  const std::array<std::string_view, 4> keys = {keys_.active(), keys_.schedule(), keys_.dead(), row};
-  const std::array<std::string_view, 6> arguments = {job.id.text(), token, "0", "0", error, keys_.base()};
-  return core_->eval<Retried>(retry, keys, arguments, {.repeat = Repeat::safe, .deadline = deadline},
-                              [](const wire::Answer&) -> Result<Retried> { return Retried::dead; });
-}
-
-void Engine::settled(const std::shared_ptr<JobState>& job, Result<Verdict> answer) {
-  const auto found = held_.find(job.get());
-  if (found == held_.end())
+void Engine::settled(const JobPtr& job, queue::Settled verdict) {
+  if (job->held.index == Held::kNowhere)
     return;
-  if (answer) {
-    finish_job(job, *answer);
-  } else {
-    settle_failed(found->second, answer.error());
+  switch (verdict) {
+    case queue::Settled::gone: settle_refused(job, make_error_code(Errc::job_gone).message(), true); break;
+    case queue::Settled::stale: settle_refused(job, make_error_code(Errc::stale_token).message(), false); break;
+    default: finish_job(job, verdict); break;
   }
-  // The slot of a job in flight may be what the queue's ceiling lacked; no token tells that.
-  if (parked_ && !stopping_)
-    look();
 }
 
-void Engine::settle_failed(HeldJob& held, const Error& error) {
-  const std::shared_ptr<JobState> job = held.job;
+void Engine::settle_refused(const JobPtr& job, std::string_view why, bool gone) {
+  const Held& held = job->held;
+  if (gone && held.maybe_done && !held.lapsed && held.outcome.kind == Outcome::Kind::done) {
+    finish_job(job, queue::Settled::completed);
+    return;
+  }
+  counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
+  log(LogLevel::warning, "worker_settle_refused", job.get(), why);
+  drop(job);
+  tell_settled(job, why);
+}
+
+void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_company) {
+  Held& held = job->held;
+  if (held.index == Held::kNowhere)
+    return;
   const Failure failure = failure_of(error);
   if (failure == Failure::refused) {
-    if (held.maybe_done && !held.lapsed && held.outcome.kind == Outcome::Kind::done && error.is(Errc::job_gone)) {
-      finish_job(job, Verdict::completed);
-      return;
-    }
-    counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
-    log(LogLevel::warning, "worker_settle_refused", job.get(), error.message());
-    drop(job.get());
-    tell_settled(job, error.message());
+    settle_refused(job, error.message(), error.is(Errc::job_gone));
     return;
   }
-  call_failed(error, "settle");
   if (error.is(Errc::outcome_unknown))
     held.maybe_done = true;
-  if (failure == Failure::invalid && held.outcome.kind == Outcome::Kind::done) {
+  if (failure >= Failure::strange && failure != Failure::final && in_company) {
+    // It may be another one's fault: from now on this one goes by itself.
+    held.alone = true;
+  } else if (failure == Failure::invalid && held.outcome.kind == Outcome::Kind::done) {
     held.outcome = Retry(error.message());
-    settle(held);
+    decide(*job);
+    settle(job);
     return;
   }
   const bool give_up = failure == Failure::final || held.lost || held.last_try || expired_ ||
@@ -204,7 +216,7 @@ void Engine::settle_failed(HeldJob& held, const Error& error) {
     if (stopping_)
       ++stop_report_.unsettled;
     log(LogLevel::error, "worker_settle_abandoned", job.get(), error.message());
-    drop(job.get());
+    drop(job);
     tell_settled(job, error.message());
     return;
   }
@@ -216,73 +228,92 @@ void Engine::settle_failed(HeldJob& held, const Error& error) {
 
 void Engine::repeat_settles() {
   TimePoint next = TimePoint::max();
-  for (auto& [job, held] : held_) {
-    if (held.phase != Phase::waiting)
+  for (const JobPtr& job : held_) {
+    if (job->held.phase != Phase::waiting)
       continue;
-    if (held.again <= now_) {
-      settle(held);
+    if (job->held.again <= now_) {
+      settle(job);
     } else {
-      next = std::min(next, held.again);
+      next = std::min(next, job->held.again);
     }
   }
   alarms_.set_earlier(Alarm::repeat, next);
 }
 
-void Engine::finish_job(const std::shared_ptr<JobState>& job, Verdict verdict) {
-  const auto found = held_.find(job.get());
-  const Outcome::Kind kind = found->second.outcome.kind;
-  const Milliseconds wait = std::min<Milliseconds>(wait_of(found->second.outcome), std::chrono::days{365});
-  const bool by_handler = found->second.by_handler;
-  drop(job.get());
+void Engine::finish_job(const JobPtr& job, queue::Settled verdict) {
+  const Milliseconds wait = std::min<Milliseconds>(wait_of(job->held.outcome), std::chrono::days{365});
+  const bool by_handler = job->held.by_handler;
+  announce(*job, verdict);
+  drop(job);
 
   const auto count = [](auto& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
   std::string_view told;
   switch (verdict) {
-    case Verdict::completed:
-      count(counters_.completed);
-      told = "done";
-      break;
-    case Verdict::retried:
+    case queue::Settled::scheduled:
       count(counters_.retried);
       told = "retry";
       break;
-    case Verdict::dead:
+    case queue::Settled::dead:
       count(counters_.dead);
       told = "dead";
       break;
-    case Verdict::delayed:
+    case queue::Settled::delayed:
       count(counters_.delayed);
       told = "delay";
       break;
-    case Verdict::handed_back:
+    case queue::Settled::handed_back:
       count(counters_.handed_back);
       told = "hand_back";
+      break;
+    default:
+      count(counters_.completed);
+      told = "done";
       break;
   }
   if (stopping_)
     ++(by_handler ? stop_report_.finished : stop_report_.handed_back);
-  if ((verdict == Verdict::retried || verdict == Verdict::delayed) && !stopping_) {
+  if ((verdict == queue::Settled::scheduled || verdict == queue::Settled::delayed) && !stopping_) {
     // The worker knows when it is due without being told.
     due_ = std::min(due_, now_ + wait + Milliseconds{1});
     alarms_.set_earlier(Alarm::promote, due_);
   }
-  if (options_.events == WorkerEvents::settled && !word(kind).empty())
-    verbs_.publish(word(kind), job->id).detach();
   tell_settled(job, told);
 }
 
-void Engine::drop(const JobState* job) {
-  const auto found = held_.find(job);
-  if (found == held_.end())
+void Engine::announce(const JobState& job, queue::Settled verdict) {
+  switch (verdict) {
+    case queue::Settled::completed: publisher_.add(EventKind::completed, job.id); break;
+    case queue::Settled::scheduled: publisher_.add_failed(job.id, job.held.outcome.text, true); break;
+    case queue::Settled::dead:
+      // Peers expect `failed`; whoever wants the last word listens to `dead`.
+      publisher_.add_failed(job.id, job.held.outcome.text, false);
+      publisher_.add(job.stop.cause() == StopCause::cancelled ? EventKind::cancelled : EventKind::dead, job.id);
+      break;
+    case queue::Settled::delayed: publisher_.add(EventKind::delayed, job.id); break;
+    default: break;
+  }
+}
+
+void Engine::drop(const JobPtr& job) {
+  Held& held = job->held;
+  if (held.index == Held::kNowhere)
     return;
-  if (found->second.phase == Phase::handed) {
+  // A run that was given up has left its slot before.
+  if (held.phase == Phase::handed && !held.leaked) {
     --handed_;
     counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
   }
-  held_.erase(found);
+  // The last one takes its place; `job` may be the very element that is overwritten.
+  const JobPtr keep = job;
+  const std::size_t index = std::exchange(held.index, Held::kNowhere);
+  if (index + 1 != held_.size()) {
+    held_[index] = std::move(held_.back());
+    held_[index]->held.index = index;
+  }
+  held_.pop_back();
 }
 
-void Engine::tell_settled(const std::shared_ptr<JobState>& job, std::string_view verdict) {
+void Engine::tell_settled(const JobPtr& job, std::string_view verdict) {
   if (!options_.on_settled)
     return;
   try {

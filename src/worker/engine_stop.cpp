@@ -21,7 +21,8 @@ void Engine::begin_stop(TimePoint deadline) {
     return;
   stopping_ = true;
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
-  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::deliver, Alarm::beat})
+  for (const Alarm alarm :
+       {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::upkeep, Alarm::deliver, Alarm::queued, Alarm::beat})
     alarms_.clear(alarm);
   parked_ = false;
   watch_.reset();  // a token that its BLPOP still takes goes back to the list
@@ -30,15 +31,15 @@ void Engine::begin_stop(TimePoint deadline) {
   if (token_owed_)
     pass_token_on();
 
-  std::vector<HeldJob*> untouched;
-  for (auto& [job, held] : held_) {
-    if (held.phase == Phase::handed && pool_->withdraw(job))
-      untouched.push_back(&held);
+  Jobs untouched;
+  for (const JobPtr& job : held_) {
+    if (job->held.phase == Phase::handed && pool_->withdraw(job.get()))
+      untouched.push_back(job);
   }
-  for (HeldJob* held : untouched) {
+  for (const JobPtr& job : untouched) {
     --handed_;
-    held->outcome = HandBack();
-    settle(*held);
+    job->held.outcome = HandBack();
+    settle(job);
   }
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
 }
@@ -47,35 +48,40 @@ void Engine::hand_back_all() {
   expired_ = true;
   answers_by_ = now_ + kAnswersAfterDeadline;
   handlers_by_ = now_ + options_.stop_grace;
-  std::vector<std::shared_ptr<JobState>> running;
-  std::vector<const JobState*> lost;
-  for (auto& [job, held] : held_) {
+  Jobs running;
+  Jobs lost;
+  for (const JobPtr& job : held_) {
+    Held& held = job->held;
     if (held.phase == Phase::waiting) {
       held.last_try = true;
-      settle(held);
+      settle(job);
     } else if (held.phase == Phase::handed) {
-      running.push_back(held.job);
-      held.job->withdrawn.store(true, std::memory_order_release);
+      running.push_back(job);
+      job->withdrawn.store(true, std::memory_order_release);
       if (held.lost) {
         held.phase = Phase::settling;  // whoever has it now settles it
         lost.push_back(job);
       } else {
-        held.outcome = HandBack();
-        settle(held);
+        held.outcome = job->stop.cause() == StopCause::cancelled ? Dead("cancelled") : HandBack();
+        settle(job);
       }
     }
   }
-  for (const JobState* job : lost)
+  for (const JobPtr& job : lost)
     drop(job);
+  while (send_exchange()) {
+  }
   // Callbacks of stop tokens are the user's and may take their time, so the jobs are on their way before.
-  for (const auto& job : running)
-    job->stop.request_stop();
+  for (const JobPtr& job : running)
+    job->stop.request(StopCause::worker_stopped);
 }
 
 void Engine::advance_stop() {
   if (!expired_ && now_ >= stop_by_)
     hand_back_all();
-  const bool settled = held_.empty() && turns_.in_flight() == 0;
+  while (send_exchange()) {
+  }
+  const bool settled = held_.empty() && claims_ == 0;
   if (settled && handed_ == 0) {
     if (linger_by_ == TimePoint::max())
       linger_by_ = now_ + kLinger;
@@ -104,7 +110,10 @@ void Engine::finish() {
   finished_ = true;
   counters_.unsettled.fetch_add(held_.size(), std::memory_order_relaxed);
   stop_report_.unsettled += held_.size();
+  ready_.clear();
   held_.clear();
+  cancels_.reset();
+  publisher_.flush();
   stop_report_.leaked = pool_->shutdown();
   counters_.leaked.store(static_cast<std::uint32_t>(stop_report_.leaked), std::memory_order_relaxed);
   // Whoever answers from now on finds the box closed; what is in it is let go here.

@@ -1,13 +1,11 @@
 // What the control thread knows of a job that it holds, from the claim until the settle is answered.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <utility>
 
 #include "echomq/worker.hpp"
 #include "worker/alarms.hpp"
-#include "worker/job.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -15,6 +13,7 @@ namespace worker {
 
 enum class Phase : std::uint8_t {
   handed,    ///< with the pool: waits for a thread, or runs
+  ready,     ///< its end is known and goes out with the next exchange
   settling,  ///< the settle is in flight
   waiting,   ///< the settle's call failed; it goes out again at `again`
 };
@@ -25,20 +24,30 @@ enum class Loss : std::uint8_t {
   lapsed,   ///< it has run out
 };
 
-struct HeldJob {
-  HeldJob(std::shared_ptr<JobState> its_job, TimePoint until) : job(std::move(its_job)), lease_until(until) {}
+/// Part of its `JobState`, touched by the control thread alone.
+struct Held {
+  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
 
-  std::shared_ptr<JobState> job;
+  /// Where it stands among the engine's; `kNowhere` once it is let go.
+  std::size_t index = kNowhere;
   /// By our own clock, measured from before the claim or the renewal was sent: the server's lease ends no earlier.
-  TimePoint lease_until;
+  TimePoint lease_until{};
+  /// When its run is over time, then when its grace is.
+  TimePoint limit = TimePoint::max();
   Phase phase = Phase::handed;
   bool lost = false;
   /// Lost because the lease had run out: from then on somebody else may have settled the job.
   bool lapsed = false;
+  /// Its handler was asked to stop, and `limit` is the end of its grace.
+  bool in_grace = false;
+  /// Its handler did not return within the grace and was given up; the job is settled without it.
+  bool leaked = false;
 
   Outcome outcome;
-  /// The handler ended it; otherwise the worker hands it back on its own.
+  /// The handler ended it; otherwise the worker did on its own.
   bool by_handler = false;
+  /// Goes out by itself, so that what is wrong with it stops nobody else.
+  bool alone = false;
   unsigned tries = 0;
   /// An earlier settle may have been done although its answer is lost: then "gone" means done.
   bool maybe_done = false;

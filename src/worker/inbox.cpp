@@ -15,7 +15,10 @@ void Inbox::notify() {
   arrived_.notify_one();
 }
 
-bool Inbox::empty() const { return mail_.answers.empty() && mail_.ended.empty() && mail_.wakes == 0 && !mail_.stop_by; }
+bool Inbox::empty() const {
+  return mail_.answers.empty() && mail_.ended.size() < awaited_ && mail_.wakes == 0 && mail_.cancels.empty() &&
+         !mail_.armed && !mail_.stop_by;
+}
 
 void Inbox::post(Continuation continuation) {
   {
@@ -35,7 +38,8 @@ void Inbox::ended(std::shared_ptr<JobState> job, Outcome outcome) {
   if (closed_)
     return;
   mail_.ended.push_back({std::move(job), std::move(outcome)});
-  notify();
+  if (mail_.ended.size() >= awaited_)
+    notify();
 }
 
 void Inbox::woken() {
@@ -43,6 +47,22 @@ void Inbox::woken() {
   if (closed_)
     return;
   ++mail_.wakes;
+  notify();
+}
+
+void Inbox::cancel(JobId job) {
+  const std::lock_guard lock(mutex_);
+  if (closed_)
+    return;
+  mail_.cancels.push_back(job);
+  notify();
+}
+
+void Inbox::armed() {
+  const std::lock_guard lock(mutex_);
+  if (closed_)
+    return;
+  mail_.armed = true;
   notify();
 }
 
@@ -54,12 +74,15 @@ void Inbox::stop_by(TimePoint deadline) {
   notify();
 }
 
-void Inbox::wait(Mail& mail, TimePoint until) {
+void Inbox::wait(Mail& mail, TimePoint until, std::size_t ended) {
   mail.answers.clear();
   mail.ended.clear();
   mail.wakes = 0;
+  mail.cancels.clear();
+  mail.armed = false;
   mail.stop_by.reset();
   std::unique_lock lock(mutex_);
+  awaited_ = ended;
   while (empty()) {
     sleeping_ = true;
     if (until == TimePoint::max()) {

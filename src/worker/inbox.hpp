@@ -5,6 +5,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,8 @@ struct Mail {
   std::vector<Continuation> answers;
   std::vector<Ended> ended;
   std::uint64_t wakes = 0;
+  std::vector<JobId> cancels;  ///< jobs somebody wants ended
+  bool armed = false;
   std::optional<TimePoint> stop_by;
 };
 
@@ -38,11 +41,15 @@ class Inbox final : public detail::Target {
   void post(Continuation continuation) override;
   void ended(std::shared_ptr<JobState> job, Outcome outcome);
   void woken();
+  void cancel(JobId job);
+  /// Requests to cancel are heard from now on; earlier ones may have been missed.
+  void armed();
   /// The earliest of several wishes counts.
   void stop_by(TimePoint deadline);
 
-  /// Sleeps until there is mail or until `until`; gives all of it.
-  void wait(Mail& mail, TimePoint until);
+  /// Sleeps until there is mail or until `until`; gives all of it. Runs that ended count as mail once there are `ended`
+  /// of them: a reader who cannot use fewer, because an answer is under way, is not woken for each.
+  void wait(Mail& mail, TimePoint until, std::size_t ended = 1);
   /// From now on nothing is kept. Gives what nobody has read.
   [[nodiscard]] Mail close();
   [[nodiscard]] bool closed() const;
@@ -54,9 +61,10 @@ class Inbox final : public detail::Target {
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
-  Mail mail_;              // guarded by mutex_
-  bool sleeping_ = false;  // guarded by mutex_
-  bool closed_ = false;    // guarded by mutex_
+  Mail mail_;                // guarded by mutex_
+  bool sleeping_ = false;    // guarded by mutex_
+  std::size_t awaited_ = 1;  // guarded by mutex_: so many runs that ended are mail
+  bool closed_ = false;      // guarded by mutex_
 };
 
 }  // namespace worker

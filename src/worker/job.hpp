@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -10,30 +12,83 @@
 
 #include "echomq/queue.hpp"
 #include "echomq/worker.hpp"
+#include "queue/exchange.hpp"
+#include "worker/held.hpp"
 
 namespace echomq {
 inline namespace v1 {
 namespace worker {
 
-/// Immutable but for its flags. The handler's thread owns it by `shared_ptr`: a handler that never returns keeps it.
+/// The stop of a run. Its `std::stop_source`, which costs an allocation, is made when somebody asks for the token.
+class StopSwitch {
+ public:
+  [[nodiscard]] std::stop_token token() {
+    const std::lock_guard lock(mutex_);
+    if (!source_) {
+      source_.emplace();
+      if (cause() != StopCause::none)
+        source_->request_stop();
+    }
+    return source_->get_token();
+  }
+  [[nodiscard]] StopCause cause() const noexcept { return cause_.load(std::memory_order_acquire); }
+  /// The first cause stands. Callbacks of the token run on this thread, outside of the lock.
+  void request(StopCause cause) {
+    std::optional<std::stop_source> source;
+    {
+      const std::lock_guard lock(mutex_);
+      StopCause none = StopCause::none;
+      cause_.compare_exchange_strong(none, cause, std::memory_order_acq_rel);
+      source = source_;
+    }
+    if (source)
+      source->request_stop();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<std::stop_source> source_;  // guarded by mutex_
+  std::atomic<StopCause> cause_{StopCause::none};
+};
+
+/// Immutable but for its flags and `held`. The handler's thread owns it by `shared_ptr`: a handler that never returns
+/// keeps it.
 struct JobState {
-  JobState(Queue its_queue, ClaimedJob claimed)
+  JobState(Queue its_queue, queue::TakenJob taken)
       : queue(std::move(its_queue)),
-        id(claimed.id),
-        token(claimed.token),
-        payload(std::move(claimed.payload)),
-        lane(claimed.lane) {}
+        id(taken.job.id),
+        token(taken.job.token),
+        payload(std::move(taken.job.payload)),
+        lane(taken.job.lane),
+        max_attempts(taken.max_attempts),
+        timeout(taken.timeout),
+        backoff(std::move(taken.backoff)),
+        traceparent(std::move(taken.traceparent)),
+        failures(taken.failures) {}
+  JobState(Queue its_queue, ClaimedJob claimed)
+      : JobState(std::move(its_queue), queue::TakenJob{.job = std::move(claimed)}) {}
 
   const Queue queue;
   const JobId id;
   const Token token;
   const std::string payload;
   const std::optional<LaneId> lane;
+  const std::optional<std::uint32_t> max_attempts;
+  std::optional<Milliseconds> timeout;  ///< the worker's when the row has none; fixed before the job is handed out
+  const std::optional<std::string> backoff;
+  const std::optional<std::string> traceparent;
+  const std::uint64_t failures;  ///< runs before this one that failed
 
-  std::stop_source stop;
+  StopSwitch stop;
   std::atomic<bool> lease_lost{false};
-  /// Handed back while its handler ran: what the handler still does counts for nothing.
+  /// Settled without its handler while that ran: what the handler still does counts for nothing.
   std::atomic<bool> withdrawn{false};
+  /// Until when its handler has asked for the lease itself; the renewals do not shorten it.
+  std::atomic<TimePoint> extended_until{TimePoint::min()};
+  /// When its handler began; set by the pool.
+  std::atomic<TimePoint> begun{TimePoint::max()};
+
+  Held held;  ///< the control thread's
 };
 
 }  // namespace worker

@@ -36,13 +36,23 @@ Outcome HandBack() { return make(Outcome::Kind::hand_back); }
 
 namespace worker {
 
-Outcome run_handler(const Handler& handler, Job& job) noexcept {
+Outcome outcome_of(const std::exception_ptr& exception) noexcept {
   try {
-    return handler(job);
+    std::rethrow_exception(exception);
+  } catch (const Unrecoverable& error) {
+    return Dead(error.what());
   } catch (const std::exception& error) {
     return Retry(error.what());
   } catch (...) {
     return Retry("an exception that is not a std::exception");
+  }
+}
+
+Outcome run_handler(const Handler& handler, Job& job) noexcept {
+  try {
+    return handler(job);
+  } catch (...) {
+    return outcome_of(std::current_exception());
   }
 }
 

@@ -2,21 +2,82 @@
 #include "worker/pool.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <coroutine>
+#include <exception>
+#include <list>
 #include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
-
-#include "worker/outcome.hpp"
+#include <variant>
+#include <vector>
 
 namespace echomq {
 inline namespace v1 {
 namespace worker {
 namespace {
+
 thread_local const Engine* served = nullptr;
+
+/// A queue in a ring that grows and never shrinks, so that a steady flow allocates nothing.
+class JobRing {
+ public:
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+  void push(std::shared_ptr<JobState> job) {
+    if (size_ == slots_.size())
+      grow();
+    slots_[(head_ + size_++) % slots_.size()] = std::move(job);
+  }
+  [[nodiscard]] std::shared_ptr<JobState> pop() {
+    std::shared_ptr<JobState> job = std::move(slots_[head_]);
+    head_ = (head_ + 1) % slots_.size();
+    --size_;
+    return job;
+  }
+  [[nodiscard]] bool remove(const JobState* job) {
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (slots_[(head_ + i) % slots_.size()].get() != job)
+        continue;
+      for (; i + 1 < size_; ++i)
+        slots_[(head_ + i) % slots_.size()] = std::move(slots_[(head_ + i + 1) % slots_.size()]);
+      slots_[(head_ + --size_) % slots_.size()].reset();
+      return true;
+    }
+    return false;
+  }
+  void clear() {
+    while (!empty())
+      (void)pop();
+  }
+
+ private:
+  void grow() {
+    std::vector<std::shared_ptr<JobState>> larger(std::max<std::size_t>(16, 2 * slots_.size()));
+    for (std::size_t i = 0; i < size_; ++i)
+      larger[i] = std::move(slots_[(head_ + i) % slots_.size()]);
+    slots_ = std::move(larger);
+    head_ = 0;
+  }
+
+  std::vector<std::shared_ptr<JobState>> slots_;
+  std::size_t head_ = 0;
+  std::size_t size_ = 0;
+};
+
+/// A coroutine that nobody waits for: it begins at once, and its frame goes when it ends.
+struct Detached {
+  struct promise_type {
+    [[nodiscard]] Detached get_return_object() const noexcept { return {}; }
+    [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
+    [[nodiscard]] std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    void unhandled_exception() const noexcept { std::terminate(); }
+  };
+};
+
 }  // namespace
 
 const Engine* HandlerPool::serves() noexcept { return served; }
@@ -25,45 +86,103 @@ void HandlerPool::set_serves(const Engine* owner) noexcept { served = owner; }
 struct HandlerPool::State {
   struct Seat {
     std::thread thread;
-    bool busy = false;
+    std::atomic<const JobState*> runs{nullptr};  ///< set with the lock held
+    bool abandoned = false;                      ///< another thread has its place
   };
 
-  State(Handler its_handler, std::shared_ptr<Inbox> its_inbox, const Engine* its_owner)
+  State(AnyHandler its_handler, std::shared_ptr<Inbox> its_inbox, const Engine* its_owner)
       : handler(std::move(its_handler)), inbox(std::move(its_inbox)), owner(its_owner) {}
 
-  static void run(const std::shared_ptr<State>& state, std::size_t seat);
+  static void run(const std::shared_ptr<State>& state, Seat& seat);
+  static Detached drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job);
+  /// Throws std::system_error; called with the lock held.
+  static void add_seat(const std::shared_ptr<State>& state) {
+    Seat& seat = state->seats.emplace_back();
+    try {
+      seat.thread = std::thread([state, &seat] { run(state, seat); });
+    } catch (...) {
+      state->seats.pop_back();
+      throw;
+    }
+  }
+  void wake_one() {
+    if (waking || sleeping == 0 || waiting.empty())
+      return;
+    waking = true;
+    wake.notify_one();
+  }
+  void measured(TimePoint start) noexcept {
+    const auto took = std::chrono::nanoseconds(Clock::now() - start).count();
+    const auto before = mean_run.load(std::memory_order_relaxed);
+    mean_run.store(before == 0 ? std::max<std::int64_t>(took, 1) : before + (took - before) / 16,
+                   std::memory_order_relaxed);
+  }
 
-  const Handler handler;
+  const AnyHandler handler;
   const std::shared_ptr<Inbox> inbox;
   const Engine* const owner;
+  std::atomic<std::int64_t> mean_run{0};
+  std::atomic<std::uint64_t> begun{0};
+  std::atomic<std::size_t> suspended{0};  ///< coroutines that have begun and not ended
 
   std::mutex mutex;
   std::condition_variable wake;
   // Guarded by mutex.
-  std::deque<std::shared_ptr<JobState>> waiting;
-  std::vector<Seat> seats;
+  JobRing waiting;
+  std::list<Seat> seats;  ///< a seat stays where it is as long as its thread lives
+  std::size_t sleeping = 0;
+  bool waking = false;  ///< a thread was called and has not come yet
   bool closed = false;
 };
 
-void HandlerPool::State::run(const std::shared_ptr<State>& state, std::size_t seat) {
+Detached HandlerPool::State::drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job) {
+  Job seen(job);
+  Outcome outcome;
+  try {
+    outcome = co_await std::get<AsyncHandler>(state->handler)(seen);
+  } catch (...) {
+    outcome = outcome_of(std::current_exception());
+  }
+  state->measured(job->begun.load(std::memory_order_relaxed));
+  state->suspended.fetch_sub(1, std::memory_order_release);
+  state->inbox->ended(std::move(job), std::move(outcome));
+}
+
+void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
   served = state->owner;
+  const auto* plain = std::get_if<Handler>(&state->handler);
   for (;;) {
     std::shared_ptr<JobState> job;
     {
       std::unique_lock lock(state->mutex);
-      state->wake.wait(lock, [&] { return state->closed || !state->waiting.empty(); });
+      if (seat.abandoned)
+        return;
+      while (!state->closed && state->waiting.empty()) {
+        ++state->sleeping;
+        state->wake.wait(lock);
+        --state->sleeping;
+        state->waking = false;
+      }
       if (state->closed)
         return;
-      job = std::move(state->waiting.front());
-      state->waiting.pop_front();
-      state->seats[seat].busy = true;
+      job = state->waiting.pop();
+      seat.runs.store(job.get(), std::memory_order_relaxed);
+      state->begun.store(state->begun.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      state->wake_one();
+    }
+    const TimePoint begun = Clock::now();
+    job->begun.store(begun, std::memory_order_relaxed);
+    if (plain == nullptr) {
+      state->suspended.fetch_add(1, std::memory_order_relaxed);
+      drive(state, std::move(job));
+      seat.runs.store(nullptr, std::memory_order_release);
+      continue;
     }
     Job seen(job);
-    Outcome outcome = run_handler(state->handler, seen);
-    {
-      const std::lock_guard lock(state->mutex);
-      state->seats[seat].busy = false;
-    }
+    Outcome outcome = run_handler(*plain, seen);
+    state->measured(begun);
+    // Before it is told: whoever hears of the end may count who still runs.
+    seat.runs.store(nullptr, std::memory_order_release);
     state->inbox->ended(std::move(job), std::move(outcome));
   }
 }
@@ -72,15 +191,14 @@ HandlerPool::HandlerPool(std::shared_ptr<State> state) noexcept : state_(std::mo
 
 HandlerPool::~HandlerPool() { shutdown(); }
 
-Result<std::unique_ptr<HandlerPool>> HandlerPool::start(std::size_t threads, Handler handler,
+Result<std::unique_ptr<HandlerPool>> HandlerPool::start(std::size_t threads, AnyHandler handler,
                                                         std::shared_ptr<Inbox> inbox, const Engine* owner) {
   auto state = std::make_shared<State>(std::move(handler), std::move(inbox), owner);
   std::unique_ptr<HandlerPool> pool(new HandlerPool(state));
   std::unique_lock lock(state->mutex);
-  state->seats.resize(threads);
   for (std::size_t seat = 0; seat < threads; ++seat) {
     try {
-      state->seats[seat].thread = std::thread([state, seat] { State::run(state, seat); });
+      State::add_seat(state);
     } catch (const std::system_error& error) {
       lock.unlock();
       return fail(Errc::invalid_argument, "concurrency: the system gives no more than " + std::to_string(seat) +
@@ -90,21 +208,42 @@ Result<std::unique_ptr<HandlerPool>> HandlerPool::start(std::size_t threads, Han
   return pool;
 }
 
-void HandlerPool::submit(std::shared_ptr<JobState> job) {
+void HandlerPool::submit(std::span<std::shared_ptr<JobState>> jobs) {
   const std::lock_guard lock(state_->mutex);
-  state_->waiting.push_back(std::move(job));
-  state_->wake.notify_one();
+  for (std::shared_ptr<JobState>& job : jobs)
+    state_->waiting.push(std::move(job));
+  state_->wake_one();
 }
 
 bool HandlerPool::withdraw(const JobState* job) {
   const std::lock_guard lock(state_->mutex);
-  const auto found = std::find_if(state_->waiting.begin(), state_->waiting.end(),
-                                  [job](const auto& waiting) { return waiting.get() == job; });
-  if (found == state_->waiting.end())
+  return state_->waiting.remove(job);
+}
+
+bool HandlerPool::abandon(const JobState* job) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->closed)
     return false;
-  state_->waiting.erase(found);
+  const auto seat = std::find_if(state_->seats.begin(), state_->seats.end(), [job](const State::Seat& its) {
+    return its.runs.load(std::memory_order_acquire) == job && !its.abandoned;
+  });
+  if (seat == state_->seats.end())
+    return false;
+  try {
+    State::add_seat(state_);
+  } catch (const std::system_error&) {
+    return false;
+  }
+  seat->abandoned = true;
+  seat->thread.detach();
   return true;
 }
+
+std::chrono::nanoseconds HandlerPool::mean_run() const noexcept {
+  return std::chrono::nanoseconds(state_->mean_run.load(std::memory_order_relaxed));
+}
+
+std::uint64_t HandlerPool::begun() const noexcept { return state_->begun.load(std::memory_order_relaxed); }
 
 std::size_t HandlerPool::shutdown() {
   std::vector<std::thread> idle;
@@ -114,11 +253,12 @@ std::size_t HandlerPool::shutdown() {
     state_->closed = true;
     state_->waiting.clear();
     for (State::Seat& seat : state_->seats) {
+      const bool runs = seat.runs.load(std::memory_order_acquire) != nullptr;
+      busy += runs ? 1 : 0;
       if (!seat.thread.joinable())
         continue;
-      if (seat.busy || seat.thread.get_id() == std::this_thread::get_id()) {
+      if (runs || seat.thread.get_id() == std::this_thread::get_id()) {
         seat.thread.detach();
-        busy += seat.busy ? 1 : 0;
       } else {
         idle.push_back(std::move(seat.thread));
       }
@@ -127,7 +267,9 @@ std::size_t HandlerPool::shutdown() {
   }
   for (std::thread& thread : idle)
     thread.join();
-  return busy;
+  // A coroutine's first part may run on a busy thread: it is counted once.
+  return std::holds_alternative<AsyncHandler>(state_->handler) ? state_->suspended.load(std::memory_order_acquire)
+                                                               : busy;
 }
 
 }  // namespace worker

@@ -1,16 +1,23 @@
 // The threads that run handlers.
 //
-// A handler that never returns must not hold its worker up: at the end its thread is detached, and what it needs (the
-// job, the handler, this pool's state) lives as long as it does.
+// A handler that never returns must not hold its worker up: its thread is detached, and what it needs (the job, the
+// handler, this pool's state) lives as long as it does.
+//
+// Threads are woken one after another: one that takes a job while more wait wakes the next. So handlers that block get
+// a thread each within a few wake-ups, and handlers that do not are run by few threads, one after another.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "echomq/worker.hpp"
 #include "worker/inbox.hpp"
 #include "worker/job.hpp"
+#include "worker/outcome.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -21,17 +28,24 @@ class Engine;
 class HandlerPool {
  public:
   /// `owner` is who `serves()` names on these threads. Errors: invalid_argument when the system gives no more threads.
-  [[nodiscard]] static Result<std::unique_ptr<HandlerPool>> start(std::size_t threads, Handler handler,
+  [[nodiscard]] static Result<std::unique_ptr<HandlerPool>> start(std::size_t threads, AnyHandler handler,
                                                                   std::shared_ptr<Inbox> inbox, const Engine* owner);
   ~HandlerPool();
   HandlerPool(const HandlerPool&) = delete;
   HandlerPool& operator=(const HandlerPool&) = delete;
 
-  /// Runs the handler when a thread is free; its outcome goes to the inbox.
-  void submit(std::shared_ptr<JobState> job);
+  /// Runs the handler for each when a thread is free; their outcomes go to the inbox.
+  void submit(std::span<std::shared_ptr<JobState>> jobs);
   /// Takes a job back that no thread has begun. False when it runs or has ended.
   [[nodiscard]] bool withdraw(const JobState* job);
-  /// Ends the threads: joins the idle ones and lets the busy ones go. Gives how many those are. Idempotent.
+  /// Lets the thread go that runs this job's handler, and starts another in its place. What the handler comes to is
+  /// still told. False when no thread runs it (a coroutine that is suspended), or the system gives no thread.
+  bool abandon(const JobState* job);
+  /// How long a run takes, a moving average; zero before the first has ended.
+  [[nodiscard]] std::chrono::nanoseconds mean_run() const noexcept;
+  /// How many runs have begun.
+  [[nodiscard]] std::uint64_t begun() const noexcept;
+  /// Ends the threads: joins the idle ones and lets the busy ones go. Gives how many handlers still run. Idempotent.
   std::size_t shutdown();
 
   /// Whose handler or callback runs on this thread; null elsewhere.

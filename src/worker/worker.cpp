@@ -36,6 +36,13 @@ Result<Worker> Worker::start(const Queue& queue, Handler handler, WorkerOptions 
   return Worker(*std::move(engine));
 }
 
+Result<Worker> Worker::start_async(const Queue& queue, AsyncHandler handler, WorkerOptions options) {
+  auto engine = worker::Engine::start(queue, std::move(handler), std::move(options));
+  if (!engine)
+    return std::unexpected(std::move(engine).error());
+  return Worker(*std::move(engine));
+}
+
 StopReport Worker::stop(std::optional<Milliseconds> deadline) {
   if (!engine_)
     return {};
@@ -43,6 +50,11 @@ StopReport Worker::stop(std::optional<Milliseconds> deadline) {
 }
 
 WorkerStats Worker::stats() const { return engine_ ? engine_->stats() : WorkerStats{}; }
+
+void Worker::cancel(JobId id) {
+  if (engine_)
+    engine_->cancel(id);
+}
 
 }  // namespace v1
 }  // namespace echomq

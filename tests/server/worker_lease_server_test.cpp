@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/proxy.hpp"
+#include "script/registry.hpp"
 #include "support/worker_harness.hpp"
 
 namespace echomq::test {
@@ -214,7 +215,9 @@ TEST_F(WorkerLease, ASettleWhoseAnswerIsLostIsRepeatedAndCountsOnce) {
       std::this_thread::sleep_for(1ms);
     return Done();
   });
-  // So that the server has the script, and its first answer is not NOSCRIPT.
+  // So that the server has the scripts, and its first answer is not NOSCRIPT.
+  for (const char* name : {"settle", "settle_and_take"})
+    ASSERT_TRUE(client_->command("SCRIPT", "LOAD", script::find_script(name)->source).get());
   enqueue("first");
   ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
   const JobId id = enqueue();

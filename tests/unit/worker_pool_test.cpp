@@ -6,10 +6,13 @@
 #include <future>
 #include <memory>
 #include <set>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "worker/blocks.hpp"
 #include "worker/inbox.hpp"
 
 namespace {
@@ -34,6 +37,8 @@ std::shared_ptr<JobState> job(const std::string& payload) {
   return std::make_shared<JobState>(Queue(nullptr), std::move(claimed));
 }
 
+void submit(HandlerPool& pool, std::shared_ptr<JobState> job) { pool.submit(std::span(&job, 1)); }
+
 std::vector<Ended> wait_for(Inbox& inbox, std::size_t count) {
   std::vector<Ended> all;
   Mail mail;
@@ -53,7 +58,7 @@ TEST(HandlerPool, RunsEachJobOnceAndReportsItsOutcome) {
       HandlerPool::start(3, [](Job& seen) { return echomq::Done(std::string(seen.payload()) + "!"); }, inbox, nullptr);
   ASSERT_TRUE(pool);
   for (int i = 0; i < 100; ++i)
-    (*pool)->submit(job(std::to_string(i)));
+    submit(**pool, job(std::to_string(i)));
   std::set<std::string> results;
   for (const Ended& ended : wait_for(*inbox, 100))
     results.insert(ended.outcome.text);
@@ -74,9 +79,9 @@ TEST(HandlerPool, AJobThatNoThreadHasBegunCanBeTakenBack) {
       inbox, nullptr);
   ASSERT_TRUE(pool);
   const auto first = job("first"), second = job("second");
-  (*pool)->submit(first);
+  submit(**pool, first);
   begun.get_future().wait();
-  (*pool)->submit(second);
+  submit(**pool, second);
   EXPECT_FALSE((*pool)->withdraw(first.get()));
   EXPECT_TRUE((*pool)->withdraw(second.get()));
   EXPECT_FALSE((*pool)->withdraw(second.get()));
@@ -99,7 +104,7 @@ TEST(HandlerPool, AHandlerThatDoesNotReturnIsLeftAloneWithWhatItNeeds) {
       },
       inbox, nullptr);
   ASSERT_TRUE(pool);
-  (*pool)->submit(job("kept"));
+  submit(**pool, job("kept"));
   begun->get_future().wait();
   EXPECT_EQ((*pool)->shutdown(), 1U);
   pool->reset();
@@ -107,6 +112,117 @@ TEST(HandlerPool, AHandlerThatDoesNotReturnIsLeftAloneWithWhatItNeeds) {
   inbox.reset();
   go->set_value();
   EXPECT_EQ(ended->get_future().get(), "kept");
+}
+
+TEST(HandlerPool, BlockingHandlersGetAThreadEach) {
+  auto inbox = std::make_shared<Inbox>();
+  std::atomic<int> inside{0};
+  std::atomic<bool> go{false};
+  auto pool = HandlerPool::start(
+      16,
+      [&](Job&) {
+        ++inside;
+        while (!go)
+          std::this_thread::sleep_for(1ms);
+        return echomq::Done();
+      },
+      inbox, nullptr);
+  ASSERT_TRUE(pool);
+  std::vector<std::shared_ptr<JobState>> jobs;
+  for (int i = 0; i < 16; ++i)
+    jobs.push_back(job("x"));
+  (*pool)->submit(jobs);
+  const auto until = Clock::now() + 5s;
+  while (inside < 16 && Clock::now() < until)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(inside, 16);
+  go = true;
+  EXPECT_EQ(wait_for(*inbox, 16).size(), 16U);
+}
+
+TEST(HandlerPool, AThreadThatIsGivenUpIsReplaced) {
+  auto inbox = std::make_shared<Inbox>();
+  std::promise<void> begun, go;
+  auto pool = HandlerPool::start(
+      1,
+      [&](Job& seen) {
+        if (seen.payload() == "stuck") {
+          begun.set_value();
+          go.get_future().wait();
+        }
+        return echomq::Done(std::string(seen.payload()));
+      },
+      inbox, nullptr);
+  ASSERT_TRUE(pool);
+  const auto stuck = job("stuck"), other = job("other");
+  submit(**pool, stuck);
+  begun.get_future().wait();
+  submit(**pool, other);
+  EXPECT_FALSE((*pool)->abandon(other.get())) << "it waits for a thread";
+  EXPECT_TRUE((*pool)->abandon(stuck.get()));
+  EXPECT_FALSE((*pool)->abandon(stuck.get()));
+  std::vector<Ended> ended = wait_for(*inbox, 1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].outcome.text, "other");
+  go.set_value();
+  ended = wait_for(*inbox, 1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].outcome.text, "stuck") << "what it comes to is still told";
+}
+
+echomq::Task<Outcome> echo_later(Job& seen) { co_return echomq::Done(std::string(seen.payload())); }
+
+TEST(HandlerPool, CoroutinesEndTheSameWay) {
+  auto inbox = std::make_shared<Inbox>();
+  auto pool = HandlerPool::start(2, echomq::AsyncHandler(&echo_later), inbox, nullptr);
+  ASSERT_TRUE(pool);
+  for (int i = 0; i < 100; ++i)
+    submit(**pool, job(std::to_string(i)));
+  std::set<std::string> results;
+  for (const Ended& ended : wait_for(*inbox, 100))
+    results.insert(ended.outcome.text);
+  EXPECT_EQ(results.size(), 100U);
+  EXPECT_EQ((*pool)->shutdown(), 0U);
+}
+
+TEST(Blocks, AreUsedAgainAndOutliveTheirPool) {
+  auto blocks = std::make_shared<echomq::worker::Blocks>();
+  const echomq::worker::BlockAllocator<JobState> allocator(blocks);
+  auto first = std::allocate_shared<JobState>(allocator, Queue(nullptr), ClaimedJob());
+  const JobState* where = first.get();
+  first.reset();
+  auto second = std::allocate_shared<JobState>(allocator, Queue(nullptr), ClaimedJob());
+  EXPECT_EQ(second.get(), where);
+  blocks.reset();
+  second.reset();
+}
+
+TEST(StopSwitch, TheFirstCauseStandsAndALateTokenIsStopped) {
+  echomq::worker::StopSwitch off;
+  EXPECT_EQ(off.cause(), echomq::StopCause::none);
+  const std::stop_token early = off.token();
+  EXPECT_FALSE(early.stop_requested());
+  off.request(echomq::StopCause::timeout);
+  off.request(echomq::StopCause::worker_stopped);
+  EXPECT_EQ(off.cause(), echomq::StopCause::timeout);
+  EXPECT_TRUE(early.stop_requested());
+  echomq::worker::StopSwitch never_asked;
+  never_asked.request(echomq::StopCause::cancelled);
+  EXPECT_TRUE(never_asked.token().stop_requested());
+}
+
+TEST(Inbox, AReaderThatWaitsForManyEndsIsNotWokenForFew) {
+  Inbox inbox;
+  inbox.ended(job("x"), Outcome());
+  Mail mail;
+  const auto start = Clock::now();
+  inbox.wait(mail, start + 30ms, 2);
+  EXPECT_GE(Clock::now() - start, 30ms);
+  EXPECT_EQ(mail.ended.size(), 1U) << "time gives what there is";
+  inbox.ended(job("x"), Outcome());
+  inbox.ended(job("x"), Outcome());
+  inbox.wait(mail, Clock::time_point::max(), 2);
+  EXPECT_EQ(mail.ended.size(), 2U);
 }
 
 TEST(Inbox, GivesAllMailAtOnceAndTheEarliestStop) {

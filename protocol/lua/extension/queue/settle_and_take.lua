@@ -587,11 +587,11 @@ local function serve(set, wanted, lane)
             deps[flat] = row .. ':dependencies'
           end
         end
-        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks')
-        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2]) then
+        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel')
+        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2] or earlier[3]) then
           local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) or 0
           job[5], job[6], job[7], job[8] = fields[6], fields[7], fields[8], fields[9]
-          job[9], job[10] = token - 1 - spared, fields[10] and 1 or 0
+          job[9], job[10] = token - 1 - spared, (fields[10] and 1 or 0) + (earlier and earlier[3] and 4 or 0)
         end
       end
     end

@@ -10,7 +10,7 @@
 -- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...]]. Gate: why fewer than
 --   asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
 --   row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before this claim (attempts less stalled
---   and handbacks), flow (1 a child, 2 a parent, 3 both; 2 only when asked).
+--   and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
 -- Refusals, with nothing written: ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
 --   l, fl or lf
 local p, call = ARGV[1], redis.call
@@ -110,11 +110,11 @@ local function serve(set, wanted, lane)
             deps[flat] = row .. ':dependencies'
           end
         end
-        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks')
-        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2]) then
+        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel')
+        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2] or earlier[3]) then
           local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) or 0
           job[5], job[6], job[7], job[8] = fields[6], fields[7], fields[8], fields[9]
-          job[9], job[10] = token - 1 - spared, fields[10] and 1 or 0
+          job[9], job[10] = token - 1 - spared, (fields[10] and 1 or 0) + (earlier and earlier[3] and 4 or 0)
         end
       end
     end

@@ -1,10 +1,12 @@
-// Claiming while slots are free, and parking on the wake list when there is nothing to claim.
+// Parking on the wake list when there is nothing to claim.
 //
 // No wake is lost: the `park` script looks at the queue and writes the worker's name in one step, so whatever is
 // admitted later pushes a token, and a token stays in the list until some BLPOP takes it. A worker that has taken a
 // token and has no slot left for what it stood for passes it on.
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "script/registry.hpp"
 #include "worker/engine.hpp"
@@ -14,14 +16,11 @@ inline namespace v1 {
 namespace worker {
 namespace {
 
-/// Settles that wait for a server that answers claims but no settles: beyond so many nothing more is claimed.
-constexpr std::size_t kMostUnsettled = 1024;
-constexpr Milliseconds kFirstPause{50};
-constexpr Milliseconds kLongestPause{1000};
-/// How often a worker without a free slot moves due jobs: it cannot sleep until the next one that it knows.
-constexpr Milliseconds kBusyPromote{250};
 /// Looks that promised what no claim found, before they are slowed down.
 constexpr unsigned kFruitless = 3;
+/// The shortest beat, however much work comes untold.
+constexpr Milliseconds kShortestBeat{50};
+constexpr Milliseconds kFirstPause{50};
 
 [[nodiscard]] std::optional<Milliseconds> wait_of(std::int64_t milliseconds) {
   if (milliseconds < 0)
@@ -30,89 +29,6 @@ constexpr unsigned kFruitless = 3;
 }
 
 }  // namespace
-
-std::size_t Engine::room() const {
-  if (full() || held_.size() >= options_.concurrency + kMostUnsettled)
-    return 0;
-  return options_.concurrency - handed_;
-}
-
-void Engine::claim_more() {
-  if (closed_ || claims_paused_ || parked_)
-    return;
-  while (turns_.in_flight() < room()) {
-    const std::optional<Source> source = turns_.next(now_);
-    if (!source)
-      break;
-    send_claim(*source);
-  }
-  if (turns_.in_flight() > 0)
-    return;
-  if (full()) {
-    if (token_owed_)
-      pass_token_on();
-    alarms_.set_earlier(Alarm::promote, now_ + spread(std::min(options_.beat, kBusyPromote)));
-  } else if (turns_.dry()) {
-    look();
-  }
-}
-
-void Engine::send_claim(Source source) {
-  // A claim that waits for a connection longer than this would give a job whose lease is nearly over by our clock.
-  const ClaimOptions how{.lease = options_.lease, .deadline = std::max(options_.lease / 2, Milliseconds{50})};
-  when(source == Source::lanes ? verbs_.claim_lane(how) : verbs_.claim(how),
-       [this, source, sent = now_](Result<std::optional<ClaimedJob>> answer) {
-         claimed(source, sent, std::move(answer));
-       });
-}
-
-void Engine::claimed(Source source, TimePoint sent, Result<std::optional<ClaimedJob>> answer) {
-  if (!answer) {
-    // Whether the server has done it is unknown: a job that it gave away comes back by its lease.
-    turns_.failed(source);
-    call_failed(answer.error(), "claim");
-    pause_claims();
-    return;
-  }
-  claim_pause_ = Milliseconds{0};
-  turns_.answered(source, answer->has_value(), now_);
-  if (!answer->has_value())
-    return;
-  fruitless_ = 0;
-  begin(*std::move(*answer), sent);
-}
-
-void Engine::begin(ClaimedJob claimed, TimePoint sent) {
-  counters_.claimed.fetch_add(1, std::memory_order_relaxed);
-  if (claimed.token.value() > 1) {
-    // An earlier run of the same job that is still here has lost it to this one.
-    std::vector<HeldJob*> older;
-    for (auto& [job, held] : held_) {
-      if (job->id == claimed.id && !held.lost && held.phase != Phase::settling)
-        older.push_back(&held);
-    }
-    for (HeldJob* held : older)
-      lose(*held, Loss::lapsed, "claimed again by this worker");
-  }
-  auto job = std::make_shared<JobState>(queue_, std::move(claimed));
-  HeldJob& held = held_.try_emplace(job.get(), job, sent + options_.lease).first->second;
-  alarms_.set_earlier(Alarm::lapse, held.lease_until);
-  alarms_.set_earlier(Alarm::renew, sent + options_.lease / 3);
-  if (stopping_ || now_ >= held.lease_until) {
-    held.outcome = HandBack();
-    settle(held);
-    return;
-  }
-  ++handed_;
-  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
-  pool_->submit(std::move(job));
-}
-
-void Engine::pause_claims() {
-  claim_pause_ = std::clamp(claim_pause_ * 2, kFirstPause, kLongestPause);
-  claims_paused_ = true;
-  alarms_.set(Alarm::claim, now_ + spread(claim_pause_));
-}
 
 void Engine::look() {
   if (looking_ || closed_)
@@ -138,13 +54,14 @@ void Engine::look() {
 
 void Engine::looked(const Result<Look>& answer) {
   looking_ = false;
+  const bool by_beat = std::exchange(by_beat_, false);
   if (stopping_)
     return;
   if (!answer) {
     call_failed(answer.error(), "park");
     if (parked_)
       leave_parking();
-    pause_claims();
+    pause_claims(kFirstPause);
     return;
   }
   due_ = answer->due ? now_ + *answer->due : TimePoint::max();
@@ -153,6 +70,11 @@ void Engine::looked(const Result<Look>& answer) {
   if (answer->lapse)
     alarms_.set_earlier(Alarm::sweep, now_ + *answer->lapse + Milliseconds{1} + at_random(Milliseconds{20}));
 
+  if (by_beat) {
+    // Work that nobody told: a peer that pushes no token admits here. Then look more often, and less when it is over.
+    beat_ = answer->claimable ? std::max(beat_ / 4, std::min(kShortestBeat, options_.beat))
+                              : std::min(beat_ * 2, options_.beat);
+  }
   if (!answer->claimable) {
     nothing_claimable();
     return;
@@ -168,7 +90,7 @@ void Engine::looked(const Result<Look>& answer) {
 void Engine::nothing_claimable() {
   fruitless_ = 0;
   // Something came while the script ran, or the slots are taken: the next claims are on their way, no need to sleep.
-  if (!turns_.dry() || turns_.in_flight() > 0 || full()) {
+  if (!dry_ || claims_ > 0 || full()) {
     if (parked_)
       leave_parking();
     return;
@@ -178,11 +100,11 @@ void Engine::nothing_claimable() {
     parked_ = true;
     watch_->park(true);
   }
-  alarms_.set(Alarm::beat, now_ + spread(options_.beat));
+  alarms_.set(Alarm::beat, now_ + spread(beat_));
 }
 
 void Engine::new_work() {
-  turns_.refresh();
+  dry_ = false;
   if (parked_)
     leave_parking();
 }

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- upkeep (extension): whose turn the periodic work of the queue is. The worker that asks first after a period is over is told to
+-- do it, and the period begins anew; one that dies before it has done it leaves the work to the next period.
+-- KEYS[1] upkeep
+-- ARGV[1] period of the sweep in ms   ARGV[2] of the outbox   ARGV[3] of the repeats
+-- Replies: [1 or 0 for the sweep; for the outbox; for the repeats; ms until the next of the three is due]
+-- Refusals: ERR periods must be positive numbers of ms
+local upkeep = KEYS[1]
+local periods, longest = {}, 0
+for i = 1, 3 do
+  local period = tonumber(ARGV[i])
+  if not period or not (period > 0) or period == math.huge then
+    return redis.error_reply('ERR periods must be positive numbers of ms')
+  end
+  periods[i] = period
+  longest = math.max(longest, period)
+end
+
+-- [clock]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- [end]
+local names = {'sweep', 'outbox', 'repeats'}
+local last = redis.call('HMGET', upkeep, unpack(names))
+local reply, done, wait = {}, {}, nil
+for i, name in ipairs(names) do
+  local elapsed = now - (tonumber(last[i]) or 0)
+  local turn = elapsed < 0 or elapsed >= periods[i]   -- a clock that was set back does not stop the work
+  if turn then
+    done[#done + 1] = name
+    done[#done + 1] = now
+  end
+  reply[i] = turn and 1 or 0
+  local left = turn and periods[i] or periods[i] - elapsed
+  wait = math.min(wait or left, left)
+end
+if #done > 0 then
+  redis.call('HSET', upkeep, unpack(done))
+  redis.call('PEXPIRE', upkeep, math.ceil(4 * longest))
+end
+reply[4] = math.ceil(wait)
+return reply

@@ -1,0 +1,271 @@
+// Exchanges: what has ended is settled in the call that fetches what comes next.
+//
+// An idle worker's exchange goes out at once. While one is under way the runs that end are gathered, and another goes
+// out beside it only when it is worth the server's while; so a busy worker makes one call for many jobs, and a single
+// job waits for nobody.
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "worker/engine.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace worker {
+namespace {
+
+/// Settles, and claims, of one call: about a millisecond of the server's time.
+constexpr std::size_t kBite = 100;
+/// Bytes of results and errors of one call.
+constexpr std::size_t kBiteBytes = std::size_t{1} << 20;
+/// Exchanges in flight: the server has the next one while we handle the last.
+constexpr std::size_t kWindow = 3;
+/// What makes a second exchange worth its while.
+constexpr std::size_t kWorthwhile = kBite / 2;
+/// Jobs beyond the slots, at most.
+constexpr std::size_t kMostPrefetch = 3 * kBite;
+/// Settles that wait for a server that answers claims but no settles: beyond so many nothing more is claimed.
+constexpr std::size_t kMostUnsettled = 1024;
+/// How long runs that ended wait at most for the exchange before theirs.
+constexpr Milliseconds kHurryFirst{1};
+constexpr Milliseconds kHurryLast{20};
+constexpr Milliseconds kFirstPause{50};
+constexpr Milliseconds kLongestPause{1000};
+/// How often a worker without a free slot moves due jobs: it cannot sleep until the next one that it knows.
+constexpr Milliseconds kBusyPromote{250};
+
+}  // namespace
+
+std::size_t Engine::room() const {
+  const std::size_t most = options_.concurrency + prefetch_;
+  const std::size_t taken = handed_ + asked_;
+  if (taken >= most || held_.size() + asked_ >= most + kMostUnsettled)
+    return 0;
+  return most - taken;
+}
+
+std::size_t Engine::worthwhile() const {
+  if (exchanges_ == 0)
+    return 1;
+  return exchanges_ < kWindow ? kWorthwhile : std::numeric_limits<std::size_t>::max();
+}
+
+void Engine::exchange_more() {
+  while (send_exchange()) {
+  }
+  // An answer that does not come must not hold up what has ended meanwhile.
+  if (exchanges_ > 0 && exchanges_ < kWindow && !alarms_.pending(Alarm::hurry))
+    alarms_.set(Alarm::hurry, now_ + std::clamp<Clock::duration>(4 * round_trip_, kHurryFirst, kHurryLast));
+  if (stopping_ || claims_ > 0 || claims_paused_ || parked_ || closed_)
+    return;
+  if (full() || sick()) {
+    if (token_owed_)
+      pass_token_on();
+    alarms_.set_earlier(Alarm::promote, now_ + spread(std::min(options_.beat, kBusyPromote)));
+  } else if (dry_) {
+    look();
+  }
+}
+
+bool Engine::send_exchange() {
+  if (closed_ && ready_.empty())
+    return false;
+  const bool alone = !ready_.empty() && ready_.front()->held.alone;
+  const std::size_t asked = may_claim() && !closed_ && !alone ? std::min(room(), kBite) : 0;
+  if (std::max(asked, std::min(ready_.size(), kBite)) == 0)
+    return false;
+  if (exchanges_ >= kWindow && !stopping_)
+    return false;
+  const bool worthwhile = alone || std::max(asked, ready_.size()) >= kWorthwhile || (hurry_ && !ready_.empty());
+  if (exchanges_ > 0 && !stopping_ && !worthwhile)
+    return false;
+
+  Jobs settles = next_settles();
+  std::vector<queue::Settlement> settlements;
+  settlements.reserve(settles.size());
+  for (const JobPtr& job : settles)
+    settlements.push_back(settlement_of(job));
+  std::optional<queue::TakeRequest> take;
+  if (asked > 0) {
+    take = queue::TakeRequest{
+        .most = static_cast<std::uint32_t>(asked), .lease = options_.lease, .lanes_first = lanes_first_};
+    lanes_first_ = !lanes_first_;
+    asked_ += asked;
+    ++claims_;
+  }
+  ++exchanges_;
+  hurry_ = false;
+  when(queue::exchange(verbs_, settlements, take, exchange_deadline(!settles.empty(), asked > 0)),
+       [this, settles = std::move(settles), asked, sent = now_](Result<queue::Exchanged> answer) {
+         exchanged(settles, asked, sent, std::move(answer));
+       });
+  return true;
+}
+
+Engine::Jobs Engine::next_settles() {
+  Jobs out;
+  std::size_t bytes = 0;
+  std::size_t count = 0;
+  while (count < ready_.size() && count < kBite && bytes <= kBiteBytes) {
+    const JobPtr& job = ready_[count];
+    if (job->held.alone && count > 0)
+      break;
+    bytes += job->held.outcome.text.size();
+    ++count;
+    if (job->held.alone)
+      break;
+  }
+  if (count == ready_.size()) {
+    // As large as before: a steady flow needs no more memory.
+    out.reserve(ready_.capacity());
+    std::swap(out, ready_);
+  } else {
+    const auto end = ready_.begin() + static_cast<std::ptrdiff_t>(count);
+    out.assign(std::make_move_iterator(ready_.begin()), std::make_move_iterator(end));
+    ready_.erase(ready_.begin(), end);
+  }
+  for (const JobPtr& job : out) {
+    job->held.phase = Phase::settling;
+    ++job->held.tries;
+  }
+  return out;
+}
+
+Milliseconds Engine::exchange_deadline(bool settles, bool claims) const {
+  // A claim that waits for a connection longer than this would give a job whose lease is nearly over by our clock.
+  const Milliseconds claim = std::max(options_.lease / 2, Milliseconds{50});
+  if (!settles)
+    return claim;
+  return claims ? std::min(settle_deadline(), claim) : settle_deadline();
+}
+
+void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, Result<queue::Exchanged> answer) {
+  --exchanges_;
+  asked_ -= asked;
+  if (asked > 0)
+    --claims_;
+  if (!answer) {
+    call_failed(answer.error(), "exchange");
+    for (const JobPtr& job : settles)
+      settle_failed(job, answer.error(), settles.size() > 1 || asked > 0);
+    // Whether the server has claimed is unknown: a job that it gave away comes back by its lease.
+    if (asked > 0 && !stopping_)
+      pause_claims(std::clamp(claim_pause_ * 2, kFirstPause, kLongestPause));
+    return;
+  }
+  for (std::size_t i = 0; i < settles.size() && i < answer->settled.size(); ++i) {
+    settles[i]->held.maybe_done |= answer->resent;
+    settled(settles[i], answer->settled[i]);
+  }
+  if (asked > 0) {
+    taken(sent, *answer);
+  } else if (parked_ && gated_ && !stopping_ && !settles.empty()) {
+    look();  // the slot of a job in flight may be what the queue's ceiling lacked; no token tells that
+  }
+}
+
+void Engine::taken(TimePoint sent, queue::Exchanged& answer) {
+  claim_pause_ = Milliseconds{0};
+  counters_.expired.fetch_add(answer.expired, std::memory_order_relaxed);
+  gated_ = answer.gate == queue::Gate::concurrency;
+  counters_.claimed.fetch_add(answer.jobs.size(), std::memory_order_relaxed);
+  if (answer.gate == queue::Gate::rate && !stopping_) {
+    pause_claims(Milliseconds{0});
+    alarms_.set(Alarm::claim, now_ + std::max(answer.wait, Milliseconds{1}));
+  } else {
+    // Nothing was left behind; or nothing came at all, whatever else the answer says.
+    dry_ = answer.jobs.empty() || answer.gate != queue::Gate::open || !answer.more;
+  }
+  if (answer.jobs.empty())
+    return;
+  fruitless_ = 0;
+  submitted_.clear();
+  const auto begin_next = [&](bool laned, std::size_t& at) {
+    while (at < answer.jobs.size() && answer.jobs[at].job.lane.has_value() != laned)
+      ++at;
+    if (at == answer.jobs.size())
+      return;
+    if (JobPtr begun = begin(std::move(answer.jobs[at]), sent))
+      submitted_.push_back(std::move(begun));
+    ++at;
+  };
+  // A claim gives the jobs of lanes and the flat ones each in a row; their handlers take turns.
+  std::size_t lane_at = 0;
+  std::size_t flat_at = 0;
+  while (lane_at < answer.jobs.size() || flat_at < answer.jobs.size()) {
+    begin_next(lanes_first_, lanes_first_ ? lane_at : flat_at);
+    begin_next(!lanes_first_, lanes_first_ ? flat_at : lane_at);
+  }
+  handed_ += submitted_.size();
+  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+  pool_->submit(submitted_);
+  submitted_.clear();
+  watch_queued();
+  tune(sent);
+}
+
+Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {
+  if (taken.job.token.value() > 1) {
+    // An earlier run of the same job that is still here has lost it to this one.
+    Jobs older;
+    for (const JobPtr& other : held_) {
+      if (other->id == taken.job.id && !other->held.lost && other->held.phase != Phase::settling)
+        older.push_back(other);
+    }
+    for (const JobPtr& other : older)
+      lose(other, Loss::lapsed, "claimed again by this worker");
+  }
+  const bool cancelled = taken.cancelled;
+  auto job = std::allocate_shared<JobState>(BlockAllocator<JobState>(blocks_), queue_, std::move(taken));
+  if (!job->timeout && options_.timeout.count() > 0)
+    job->timeout = options_.timeout;
+  Held& held = job->held;
+  held.index = held_.size();
+  held.lease_until = sent + options_.lease;
+  held_.push_back(job);
+  alarms_.set_earlier(Alarm::lapse, held.lease_until);
+  alarms_.set_earlier(Alarm::renew, sent + options_.lease / 3);
+  if (job->timeout)
+    alarms_.set_earlier(Alarm::limit, now_ + *job->timeout);
+  if (cancelled) {
+    counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
+    job->stop.request(StopCause::cancelled);
+    held.outcome = Dead("cancelled");
+    settle(job);
+    return nullptr;
+  }
+  if (stopping_ || now_ >= held.lease_until) {
+    held.outcome = HandBack();
+    settle(job);
+    return nullptr;
+  }
+  return job;
+}
+
+void Engine::tune(TimePoint sent) {
+  const Clock::duration took = now_ - sent;
+  round_trip_ = round_trip_.count() == 0 ? took : round_trip_ + (took - round_trip_) / 8;
+  const std::int64_t run = pool_->mean_run().count();
+  if (run == 0)
+    return;
+  // As many as the slots work off while two calls go to the server and back; and never more than a quarter of a lease's
+  // work, so that what waits does not cost a renewal.
+  using Nanoseconds = std::chrono::nanoseconds;
+  const auto budget = std::min<Nanoseconds>(2 * round_trip_, Nanoseconds(options_.lease) / 4);
+  const std::int64_t jobs = budget.count() * static_cast<std::int64_t>(options_.concurrency) / run;
+  prefetch_ = static_cast<std::size_t>(std::clamp<std::int64_t>(jobs, 0, kMostPrefetch));
+  counters_.prefetched.store(static_cast<std::uint32_t>(prefetch_), std::memory_order_relaxed);
+}
+
+void Engine::pause_claims(Milliseconds pause) {
+  claim_pause_ = pause;
+  claims_paused_ = true;
+  alarms_.set(Alarm::claim, now_ + spread(claim_pause_));
+}
+
+}  // namespace worker
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,155 @@
+// Runs whose time is over, and runs that somebody wants ended: asked to stop, given a grace, then given up.
+#include <algorithm>
+#include <string>
+
+#include "queue/cancel.hpp"
+#include "worker/engine.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace worker {
+namespace {
+
+/// A job that waits for a slot longer than this is better off with another worker.
+constexpr Milliseconds kLongestQueued{100};
+
+}  // namespace
+
+void Engine::cancelled(JobId id) {
+  Jobs found;
+  for (const JobPtr& job : held_) {
+    if (job->id == id && job->held.phase == Phase::handed && !job->held.lost)
+      found.push_back(job);
+  }
+  for (const JobPtr& job : found) {
+    counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
+    if (pool_->withdraw(job.get())) {
+      --handed_;
+      job->stop.request(StopCause::cancelled);
+      job->held.outcome = Dead("cancelled");
+      settle(job);
+      continue;
+    }
+    ask_to_stop(*job, StopCause::cancelled);
+  }
+  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+}
+
+void Engine::ask_for_marks() {
+  std::vector<JobId> ids;
+  for (const JobPtr& job : held_) {
+    if (job->held.phase == Phase::handed && !job->held.lost)
+      ids.push_back(job->id);
+  }
+  if (ids.empty() || closed_)
+    return;
+  when(queue::marked_of(verbs_, ids), [this](const Result<std::vector<JobId>>& answer) {
+    if (!answer) {
+      call_failed(answer.error(), "marks");
+      return;
+    }
+    for (const JobId& id : *answer)
+      cancelled(id);
+  });
+}
+
+void Engine::ask_to_stop(JobState& job, StopCause cause) {
+  if (!job.held.in_grace) {
+    job.held.in_grace = true;
+    job.held.limit = now_ + options_.stop_patience;
+    alarms_.set_earlier(Alarm::limit, job.held.limit);
+  }
+  job.stop.request(cause);
+}
+
+void Engine::check_limits() {
+  TimePoint next = TimePoint::max();
+  Jobs late;
+  Jobs over;
+  for (const JobPtr& job : held_) {
+    Held& held = job->held;
+    if (held.phase != Phase::handed || held.lost)
+      continue;
+    if (held.in_grace) {
+      if (held.limit <= now_) {
+        over.push_back(job);
+      } else {
+        next = std::min(next, held.limit);
+      }
+    } else if (job->timeout) {
+      // One that waits for a thread has all its time before it.
+      const TimePoint begun = job->begun.load(std::memory_order_acquire);
+      const TimePoint end = std::min(begun, now_) + *job->timeout;
+      if (end <= now_) {
+        late.push_back(job);
+      } else {
+        next = std::min(next, end);
+      }
+    }
+  }
+  alarms_.set_earlier(Alarm::limit, next);
+  for (const JobPtr& job : late) {
+    counters_.timed_out.fetch_add(1, std::memory_order_relaxed);
+    ask_to_stop(*job, StopCause::timeout);
+  }
+  for (const JobPtr& job : over)
+    give_up(job);
+}
+
+void Engine::give_up(const JobPtr& job) {
+  Held& held = job->held;
+  held.leaked = true;
+  job->withdrawn.store(true, std::memory_order_release);
+  (void)pool_->abandon(job.get());
+  --handed_;
+  ++leaked_;
+  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+  counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
+  log(LogLevel::error, "worker_handler_leaked", job.get(), to_string(job->stop.cause()));
+  held.outcome =
+      job->stop.cause() == StopCause::cancelled
+          ? Dead("cancelled")
+          : Retry("timed out after " + std::to_string(job->timeout.value_or(Milliseconds{0}).count()) + "ms");
+  decide(*job);
+  settle(job);
+}
+
+void Engine::leak_returned(const JobPtr& job) {
+  --leaked_;
+  counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
+  log(LogLevel::warning, "worker_leaked_handler_returned", job.get(), to_string(job->stop.cause()));
+}
+
+void Engine::watch_queued() {
+  if (handed_ > options_.concurrency && !alarms_.pending(Alarm::queued)) {
+    begun_then_ = pool_->begun();
+    alarms_.set(Alarm::queued, now_ + kLongestQueued);
+  }
+}
+
+void Engine::return_queued() {
+  if (stopping_ || handed_ <= options_.concurrency)
+    return;
+  if (pool_->begun() != begun_then_) {
+    watch_queued();
+    return;
+  }
+  // Every slot has been busy all the time: what waits goes back, for others or for later.
+  prefetch_ = 0;
+  counters_.prefetched.store(0, std::memory_order_relaxed);
+  Jobs waiting;
+  for (const JobPtr& job : held_) {
+    if (job->held.phase == Phase::handed && pool_->withdraw(job.get()))
+      waiting.push_back(job);
+  }
+  for (const JobPtr& job : waiting) {
+    --handed_;
+    job->held.outcome = HandBack();
+    settle(job);
+  }
+  counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+}
+
+}  // namespace worker
+}  // namespace v1
+}  // namespace echomq

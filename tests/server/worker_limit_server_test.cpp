@@ -1,0 +1,282 @@
+// Runs that take too long, runs that somebody wants ended, handlers that do not stop, and coroutines.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class WorkerLimit : public WorkerTest {
+ protected:
+  [[nodiscard]] static WorkerOptions limited(Milliseconds timeout, std::uint32_t concurrency = 1) {
+    WorkerOptions options = quick_options(concurrency);
+    options.timeout = timeout;
+    options.stop_patience = 100ms;
+    options.max_attempts = 1;
+    return options;
+  }
+  /// Returns once its token is stopped.
+  static void wait_for_stop(const Job& job) {
+    const std::stop_token token = job.stop_token();
+    while (!token.stop_requested())
+      std::this_thread::sleep_for(1ms);
+  }
+};
+
+TEST_F(WorkerLimit, ARunWhoseTimeIsOverIsAskedToStopAndWhatItReturnsCounts) {
+  const JobId id = enqueue();
+  std::atomic<bool> had_deadline{false};
+  std::atomic<StopCause> cause{StopCause::none};
+  Worker worker = start(
+      [&](Job& job) {
+        had_deadline = job.deadline().has_value();
+        wait_for_stop(job);
+        cause = job.stop_cause();
+        return Done("half");
+      },
+      limited(50ms));
+  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }));
+  EXPECT_TRUE(had_deadline);
+  EXPECT_EQ(cause, StopCause::timeout);
+  EXPECT_EQ(state(id), JobState::absent);
+  EXPECT_TRUE(eventually([&] { return worker.stats().timed_out == 1; }));
+  EXPECT_EQ(worker.stats().leaked, 0U);
+}
+
+TEST_F(WorkerLimit, AHandlerThatDoesNotStopLeavesItsSlotAndItsJobFails) {
+  auto go = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<int> others{0};
+  const JobId stuck = enqueue("stuck");
+  Worker worker = start(
+      [&others, go](Job& job) {
+        if (job.payload() == "stuck") {
+          while (!*go)
+            std::this_thread::sleep_for(1ms);
+        } else {
+          ++others;
+        }
+        return Done();
+      },
+      limited(50ms));
+  ASSERT_TRUE(eventually([&] { return state(stuck) == JobState::dead; }));
+  EXPECT_THAT(field(stuck, "last_error"), HasSubstr("timed out after 50ms"));
+  EXPECT_EQ(worker.stats().leaked, 1U);
+  EXPECT_TRUE(worker.stats().healthy);
+  enqueue("other");
+  EXPECT_TRUE(eventually([&] { return others == 1; })) << "the slot is free again";
+  *go = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
+  EXPECT_EQ(counts().completed, 1) << "what the leaked run returned counts for nothing";
+}
+
+TEST_F(WorkerLimit, TooManyLeakedHandlersAndTheWorkerClaimsNothingMore) {
+  auto go = std::make_shared<std::atomic<bool>>(false);
+  WorkerOptions options = limited(30ms, 2);
+  options.max_leaked = 2;
+  for (int i = 0; i < 4; ++i)
+    enqueue();
+  Worker worker = start(
+      [go](Job&) {
+        while (!*go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return !worker.stats().healthy; }));
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(worker.stats().claimed, 2U);
+  EXPECT_EQ(counts().pending, 2);
+  *go = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().healthy; }));
+  EXPECT_TRUE(eventually([&] { return counts().pending == 0; })) << "it goes on once they have returned";
+  EXPECT_TRUE(eventually([&] { return counts().active == 0; }));
+}
+
+TEST_F(WorkerLimit, ACancelledRunIsStoppedAndEndsAsDead) {
+  std::atomic<bool> begun{false};
+  const JobId id = enqueue();
+  Worker worker = start(
+      [&](Job& job) -> Outcome {
+        begun = true;
+        wait_for_stop(job);
+        throw std::runtime_error(std::string(to_string(job.stop_cause())));
+      },
+      quick_options());
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  worker.cancel(id);
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+  EXPECT_EQ(field(id, "last_error"), "cancelled");
+  EXPECT_EQ(worker.stats().cancelled, 1U);
+}
+
+TEST_F(WorkerLimit, ACancelledRunThatIsDoneAllTheSameIsDone) {
+  std::atomic<bool> begun{false};
+  const JobId id = enqueue();
+  Worker worker = start([&](Job& job) {
+    begun = true;
+    wait_for_stop(job);
+    return Done();
+  });
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  worker.cancel(id);
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
+}
+
+TEST_F(WorkerLimit, ErrorsThatAreNotWorthAnotherRunEndTheJob) {
+  WorkerOptions options = quick_options();
+  options.max_attempts = 5;
+  options.unrecoverable = [](const Job&, std::string_view error) { return error == "bad input"; };
+  const JobId thrown = enqueue("thrown");
+  const JobId judged = enqueue("judged");
+  const JobId retried = enqueue("retried");
+  Worker worker = start(
+      [](Job& job) -> Outcome {
+        if (job.payload() == "thrown")
+          throw Unrecoverable("never again");
+        if (job.payload() == "judged")
+          throw std::runtime_error("bad input");
+        return job.failures() < 2 ? Retry("again") : Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return counts().dead == 2 && counts().completed == 1; }));
+  EXPECT_EQ(field(thrown, "last_error"), "never again");
+  EXPECT_EQ(field(judged, "last_error"), "bad input");
+  EXPECT_EQ(state(retried), JobState::absent);
+}
+
+TEST_F(WorkerLimit, AHandlerMayKeepItsLeaseLongerThanTheWorkerDoes) {
+  WorkerOptions options = quick_options();
+  options.lease = 300ms;
+  std::atomic<bool> extended{false}, go{false};
+  const JobId id = enqueue();
+  Worker worker = start(
+      [&](Job& job) {
+        EXPECT_TRUE(job.extend(60s));
+        EXPECT_FALSE(job.extend(0ms));
+        extended = true;
+        while (!go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return extended.load(); }));
+  std::this_thread::sleep_for(500ms);  // a few renewals would have come
+  const Value score = client_->command("ZSCORE", "emq:{work}:active", id.text()).get().value();
+  const auto now = std::chrono::duration<double, std::milli>(std::chrono::system_clock::now().time_since_epoch());
+  EXPECT_GT(score.as_double().value_or(0) - now.count(), 50'000);
+  go = true;
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
+}
+
+class WorkerAsync : public WorkerTest {};
+
+TEST_F(WorkerAsync, AThousandCoroutinesWaitOnAFewThreads) {
+  constexpr int kJobs = 1000;
+  std::atomic<int> inside{0}, most{0};
+  const Queue other = client_->queue("other");
+  for (int i = 0; i < kJobs; ++i)
+    enqueue(std::to_string(i));
+  WorkerOptions options = quick_options(kJobs);
+  options.threads = 2;
+  auto worker = Worker::start(
+      *queue_,
+      [&, other](Job& job) -> Task<Outcome> {
+        const int now = ++inside;
+        int seen = most;
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+        // Long enough for all of them to be inside together.
+        for (int i = 0; i < 200 && most < kJobs; ++i) {
+          const auto counted = co_await other.counts();
+          if (!counted)
+            co_return Retry(counted.error().message());
+        }
+        --inside;
+        co_return Done(std::string(job.payload()));
+      },
+      options);
+  ASSERT_TRUE(worker) << worker.error().message();
+  EXPECT_TRUE(eventually([&] { return counts().completed == kJobs; }, 30s));
+  EXPECT_GT(most, 500);
+}
+
+TEST_F(WorkerAsync, AnExceptionOfACoroutineIsARetryAndAStopWaitsForThem) {
+  const JobId failing = enqueue("fail");
+  std::atomic<int> runs{0};
+  WorkerOptions options = quick_options(8);
+  options.max_attempts = 1;
+  auto worker = Worker::start(
+      *queue_,
+      [&](Job& job) -> Task<Outcome> {
+        ++runs;
+        (void)co_await queue_->counts();
+        if (job.payload() == "fail")
+          throw std::runtime_error("no luck");
+        co_return Done();
+      },
+      options);
+  ASSERT_TRUE(worker);
+  ASSERT_TRUE(eventually([&] { return state(failing) == JobState::dead; }));
+  EXPECT_EQ(field(failing, "last_error"), "no luck");
+  for (int i = 0; i < 100; ++i)
+    enqueue();
+  ASSERT_TRUE(eventually([&] { return runs > 1; }));
+  const StopReport report = worker->stop();
+  EXPECT_EQ(report.leaked, 0U);
+  EXPECT_EQ(report.unsettled, 0U);
+  EXPECT_EQ(counts().active, 0);
+  EXPECT_EQ(counts().completed + counts().pending, 100);
+}
+
+class WorkerPrefetch : public WorkerTest {};
+
+TEST_F(WorkerPrefetch, WhatWaitsBehindASlowJobGoesBackToOthers) {
+  // Quick jobs teach the worker to fetch ahead; then one is slow while others wait behind it.
+  WorkerOptions options = quick_options();
+  std::atomic<bool> slow{false}, go{false};
+  std::atomic<int> quick{0};
+  for (int i = 0; i < 2000; ++i)
+    enqueue("quick");
+  enqueue("slow");
+  for (int i = 0; i < 100; ++i)
+    enqueue("quick");
+  Worker worker = start(
+      [&](Job& job) {
+        if (job.payload() == "slow") {
+          slow = true;
+          while (!go)
+            std::this_thread::sleep_for(1ms);
+        } else {
+          ++quick;
+        }
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return slow.load(); }));
+  ASSERT_TRUE(eventually([&] { return counts().active == 1; })) << counts().active << " are held";
+  std::atomic<int> helped{0};
+  Worker other = start([&](Job&) {
+    ++helped;
+    return Done();
+  });
+  EXPECT_TRUE(eventually([&] { return quick + helped == 2100; }));
+  EXPECT_EQ(helped, 100);
+  go = true;
+  EXPECT_TRUE(eventually([&] { return counts().completed == 2101; }));
+  EXPECT_EQ(counts().dead, 0);
+}
+
+}  // namespace
+}  // namespace echomq::test
