@@ -161,6 +161,11 @@ class Twins {
       flow();
     for (int i = below(3); i > 0; --i)
       disturb();
+    if (below(2) == 0) {  // workers sleep, and few tokens are left: then it counts which wake comes first
+      both({"DEL", kP + "wake"});
+      for (int i = below(6); i > 0; --i)
+        both({"ZADD", kP + "parked", "9000000000000", "w" + std::to_string(i)});
+    }
     const bool settle = below(5) != 0;
     const bool take = below(5) != 0;
     std::vector<Settlement> settlements;

@@ -97,6 +97,7 @@ TEST(Keyspace, VariableKeysAreTheirTemplates) {
   expect(KeyType::stream, keys.stream("daily"));
   expect(KeyType::result, keys.result(id));
   expect(KeyType::stream_archived, keys.stream_archived("daily"));
+  expect(KeyType::result, keys.result(id));
   expect(KeyType::migration, migration_key(QueueName("orders")));
 }
 
