@@ -253,10 +253,14 @@ else
   end
 end
 
+-- Back to front: in a small set the server looks for each one's place from the front.
+local function add(set, list)
+  local back, size = {}, #list
+  for i = 1, size, 2 do back[i], back[i + 1] = list[size - i], list[size - i + 1] end
+  for first = 1, size, 1000 do call('ZADD', set, unpack(back, first, math.min(first + 999, size))) end
+end
 if flat and #flat > 0 then
-  for first = 1, #flat, 1000 do
-    call('ZADD', KEYS[1], unpack(flat, first, math.min(first + 999, #flat)))
-  end
+  add(KEYS[1], flat)
   local made = #flat / 2
   -- [flat_wake]
   -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
@@ -278,9 +282,7 @@ for i = 1, lanes and #lanes or 0 do
   if #waiting_here > 0 then
     local lane = p .. 'g:' .. g .. ':pending'
     local waiting = call('ZCARD', lane) > 0
-    for first = 1, #waiting_here, 1000 do
-      call('ZADD', lane, unpack(waiting_here, first, math.min(first + 999, #waiting_here)))
-    end
+    add(lane, waiting_here)
     local act, freed = nil, 0
     -- [ring_return]
     -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
