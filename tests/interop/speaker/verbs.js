@@ -6,6 +6,7 @@ import {adminVerbs} from './verbs_admin.js';
 import {batchVerbs} from './verbs_batches.js';
 import {busVerbs} from './verbs_bus.js';
 import {cacheVerbs} from './verbs_cache.js';
+import {exchangeVerbs} from './verbs_exchange.js';
 import {flowVerbs} from './verbs_flows.js';
 import {groupVerbs} from './verbs_groups.js';
 import {laneVerbs} from './verbs_lanes.js';
@@ -90,7 +91,8 @@ const queueVerbs = {
 };
 
 const tables = [
-  queueVerbs, laneVerbs, batchVerbs, flowVerbs, adminVerbs, busVerbs, groupVerbs, cacheVerbs, tableVerbs, pureVerbs,
+  queueVerbs, laneVerbs, batchVerbs, exchangeVerbs, flowVerbs, adminVerbs, busVerbs, groupVerbs, cacheVerbs, tableVerbs,
+  pureVerbs,
 ];
 export const verbs = new Map(tables.flatMap(Object.entries));
 
