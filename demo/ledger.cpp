@@ -24,9 +24,40 @@ std::string text_of(const Value& value) {
   return {};
 }
 
+/// How many arguments a settlement of this kind has in the scripts of many jobs, and what it asks for.
+std::pair<std::size_t, Verb> shape_of(const std::string& kind) {
+  if (kind == "d") {
+    return {3, Verb::complete};
+  }
+  if (kind == "D") {
+    return {5, Verb::complete};
+  }
+  if (kind == "r") {
+    return {7, Verb::retry};
+  }
+  if (kind == "k") {
+    return {5, Verb::retry};
+  }
+  if (kind == "w") {
+    return {4, Verb::delay};
+  }
+  if (kind == "h") {
+    return {3, Verb::hand_back};
+  }
+  return {0, Verb::none};
+}
+
 }  // namespace
 
 Ledger::Ledger() {
+  const std::pair<std::string_view, Request::Form> forms[] = {{"settle", Request::Form::settle},
+                                                              {"take", Request::Form::take},
+                                                              {"settle_and_take", Request::Form::settle_and_take}};
+  for (const auto& [name, form] : forms) {
+    if (const auto* script = echomq::script::find_script(name)) {
+      forms_.emplace(script->sha1, form);
+    }
+  }
   const std::pair<std::string_view, Verb> verbs[] = {{"claim", Verb::claim},       {"gclaim", Verb::claim},
                                                      {"complete", Verb::complete}, {"retry", Verb::retry},
                                                      {"delay", Verb::delay},       {"hand_back", Verb::hand_back}};
@@ -86,12 +117,11 @@ void Ledger::ended(std::uint64_t connection) {
   if (it == conversations_.end()) {
     return;
   }
+  // A claim without an answer may have handed out a token that nobody knows: it comes back when its lease lapses.
   for (Request& request : it->second.open) {
-    // A claim without an answer may have handed out a token that nobody knows: it comes back when its lease lapses.
-    if (request.verb == Verb::none || request.verb == Verb::claim) {
-      continue;
+    for (Asked& one : request.settles) {
+      add(one.verb, std::move(one.id), std::move(one.token), Verdict::unanswered);
     }
-    add(request.verb, std::move(request.id), std::move(request.token), Verdict::unanswered);
   }
   conversations_.erase(it);
 }
@@ -105,44 +135,106 @@ Ledger::Request Ledger::read_request(const Value& command, Conversation& convers
   if (name != "EVALSHA" || command.size() < 3) {
     return out;
   }
-  const auto script = scripts_.find(text_of(command[1]));
+  const std::string digest = text_of(command[1]);
+  const std::size_t first = 3 + static_cast<std::size_t>(command[2].as_integer().value_or(0));
+  if (const auto many = forms_.find(digest); many != forms_.end()) {
+    out.form = many->second;
+    // After the base, and what is to be claimed.
+    std::size_t at = first + (out.form == Request::Form::settle_and_take ? 4 : 1);
+    while (out.form != Request::Form::take && at + 2 < command.size()) {
+      const auto [size, verb] = shape_of(text_of(command[at + 2]));
+      if (size == 0) {
+        break;
+      }
+      out.settles.push_back({verb, text_of(command[at]), text_of(command[at + 1])});
+      at += size;
+    }
+    return out;
+  }
+  const auto script = scripts_.find(digest);
   if (script == scripts_.end()) {
     return out;
   }
-  out.verb = script->second;
-  if (out.verb == Verb::claim) {
+  if (script->second == Verb::claim) {
+    out.form = Request::Form::claim;
     return out;
   }
-  // The first two arguments of every settle are the job's id and the token; they come after the keys.
-  const std::size_t first = 3 + static_cast<std::size_t>(command[2].as_integer().value_or(0));
+  // The first two arguments of every single settle are the job's id and the token; they come after the keys.
   if (command.size() < first + 2) {
-    return {};
+    return out;
   }
-  out.id = text_of(command[first]);
-  out.token = text_of(command[first + 1]);
+  out.form = Request::Form::settle_one;
+  out.settles.push_back({script->second, text_of(command[first]), text_of(command[first + 1])});
   return out;
 }
 
 void Ledger::settle(const Request& request, const Value& reply) {
-  if (request.verb == Verb::none) {
-    return;
-  }
   if (reply.is_error()) {
     // NOSCRIPT and the like: the request was not done, and its repeat is another line of the book.
-    if (reply.error_text().starts_with("EMQSTALE job gone")) {
-      add(request.verb, request.id, request.token, Verdict::gone);
-    } else if (reply.error_text().starts_with("EMQSTALE")) {
-      add(request.verb, request.id, request.token, Verdict::refused);
+    for (const Asked& one : request.settles) {
+      if (reply.error_text().starts_with("EMQSTALE job gone")) {
+        add(one.verb, one.id, one.token, Verdict::gone);
+      } else if (reply.error_text().starts_with("EMQSTALE")) {
+        add(one.verb, one.id, one.token, Verdict::refused);
+      }
     }
     return;
   }
-  if (request.verb == Verb::claim) {
-    if (reply.size() >= 3) {
-      add(Verb::claim, text_of(reply[0]), text_of(reply[2]), Verdict::claimed);
+  switch (request.form) {
+    case Request::Form::other: break;
+    case Request::Form::claim:
+      if (reply.size() >= 3) {
+        add(Verb::claim, text_of(reply[0]), text_of(reply[2]), Verdict::claimed);
+      }
+      break;
+    case Request::Form::settle_one: {
+      const Asked& one = request.settles.front();
+      add(one.verb, one.id, one.token, reply.as_integer() == 0 ? Verdict::gone : Verdict::accepted);
+      break;
     }
+    case Request::Form::settle: settled(request.settles, reply); break;
+    case Request::Form::take: taken(reply); break;
+    case Request::Form::settle_and_take:
+      if (reply.size() < 2) {
+        miscounted();
+        break;
+      }
+      settled(request.settles, reply[0]);
+      taken(reply[1]);
+      break;
+  }
+}
+
+void Ledger::settled(const std::vector<Asked>& settles, const Value& verdicts) {
+  if (verdicts.size() != settles.size()) {
+    miscounted();
     return;
   }
-  add(request.verb, request.id, request.token, reply.as_integer() == 0 ? Verdict::gone : Verdict::accepted);
+  for (std::size_t i = 0; i < settles.size(); ++i) {
+    const std::int64_t verdict = verdicts[i].as_integer().value_or(-1);
+    add(settles[i].verb, settles[i].id, settles[i].token,
+        verdict > 0    ? Verdict::accepted
+        : verdict == 0 ? Verdict::gone
+                       : Verdict::refused);
+  }
+}
+
+void Ledger::taken(const Value& answer) {
+  if (answer.size() < 5) {
+    miscounted();
+    return;
+  }
+  const Value& jobs = answer[4];
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (jobs[i].size() >= 3) {
+      add(Verb::claim, text_of(jobs[i][0]), text_of(jobs[i][2]), Verdict::claimed);
+    }
+  }
+}
+
+void Ledger::miscounted() {
+  const std::lock_guard guard(mutex_);
+  ++misread_;
 }
 
 void Ledger::add(Verb verb, std::string id, std::string token, Verdict verdict) {

@@ -20,6 +20,7 @@
 namespace demo {
 
 enum class Verb : std::uint8_t { none, claim, complete, retry, delay, hand_back };
+// A job that ends as dead stands in the book as `retry`.
 
 enum class Verdict : std::uint8_t {
   claimed,
@@ -64,10 +65,17 @@ class Ledger {
   [[nodiscard]] std::uint64_t misread() const;
 
  private:
-  struct Request {
+  /// One settle that a request asks for.
+  struct Asked {
     Verb verb = Verb::none;
     std::string id;
     std::string token;
+  };
+  /// What a request asks for: settles, a claim of one job, or both in one call with many jobs.
+  struct Request {
+    enum class Form : std::uint8_t { other, claim, settle_one, settle, take, settle_and_take };
+    Form form = Form::other;
+    std::vector<Asked> settles;
   };
   // The bytes of one direction, frame by frame.
   struct Frames {
@@ -85,9 +93,13 @@ class Ledger {
   void feed(Frames& frames, std::string_view bytes, OnFrame on_frame);
   [[nodiscard]] Request read_request(const echomq::Value& command, Conversation& conversation) const;
   void settle(const Request& request, const echomq::Value& reply);
+  void settled(const std::vector<Asked>& settles, const echomq::Value& verdicts);
+  void taken(const echomq::Value& answer);
+  void miscounted();
   void add(Verb verb, std::string id, std::string token, Verdict verdict);
 
-  std::unordered_map<std::string, Verb> scripts_;  // by digest
+  std::unordered_map<std::string, Verb> scripts_;         // by digest
+  std::unordered_map<std::string, Request::Form> forms_;  // by digest, those of many jobs
   std::map<std::uint64_t, Conversation> conversations_;
 
   mutable std::mutex mutex_;

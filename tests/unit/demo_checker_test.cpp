@@ -75,6 +75,39 @@ TEST_F(DemoChecker, AnOrdinaryRunIsClean) {
   EXPECT_EQ(found.equal, 1U);
 }
 
+TEST_F(DemoChecker, CallsOfManyJobsAreReadOneByOne) {
+  const std::vector<std::string> keys = {"emq:{q}:pending", "emq:{q}:active"};
+  ask(1, "take", keys, {"emq:{q}:", "2", "1000", "fl"});
+  answer(1, "*5\r\n:0\r\n:0\r\n:1\r\n:0\r\n*1\r\n*4\r\n$14\r\n" + std::string(kJob) + "\r\n$1\r\nx\r\n:1\r\n_\r\n");
+  result(1, kGood);
+  ask(1, "settle_and_take", keys,
+      {"emq:{q}:", "2", "1000", "fl", "JOB0KHTOWnGLuD", "1", "r", "no", "5", "3", "0", kJob, "1", "D", "yes", "0"});
+  answer(1, "*2\r\n*2\r\n:-1\r\n:1\r\n*5\r\n:0\r\n:0\r\n:0\r\n:0\r\n*0\r\n");
+  ask(1, "settle", keys, {"emq:{q}:", kJob, "1", "d"});
+  answer(1, "*1\r\n:0\r\n");
+  const std::vector<Entry> entries = ledger_.entries();
+  ASSERT_EQ(entries.size(), 4U);
+  EXPECT_EQ(entries[0].verdict, Verdict::claimed);
+  EXPECT_EQ(entries[1].verb, Verb::retry);
+  EXPECT_EQ(entries[1].verdict, Verdict::refused);
+  EXPECT_EQ(entries[2].verb, Verb::complete);
+  EXPECT_EQ(entries[2].verdict, Verdict::accepted);
+  EXPECT_EQ(entries[3].verdict, Verdict::gone);
+  EXPECT_TRUE(verdicts().clean());
+}
+
+TEST_F(DemoChecker, ASettleOfManyWithoutAnAnswerIsUncertainForEach) {
+  claim(1, 1);
+  result(1, kGood);
+  ask(1, "settle", {"emq:{q}:pending", "emq:{q}:active"}, {"emq:{q}:", kJob, "1", "d", "JOB0KHTOWnGLuD", "1", "d"});
+  ledger_.ended(1);
+  std::size_t unanswered = 0;
+  for (const Entry& entry : ledger_.entries()) {
+    unanswered += entry.verdict == Verdict::unanswered ? 1 : 0;
+  }
+  EXPECT_EQ(unanswered, 2U);
+}
+
 TEST_F(DemoChecker, AJobWithoutACompletionIsLost) {
   EXPECT_EQ(verdicts().lost, 1U);
   claim(1, 1);
