@@ -42,6 +42,8 @@ void Engine::renew() {
   }
   if (!bite.empty())
     send();
+  if (renewals_ == 0 && !held_.empty())
+    alarms_.set_earlier(Alarm::renew, now_ + options_.lease / 3);  // all of them have a longer lease for now
 }
 
 void Engine::renewed(const Jobs& jobs, TimePoint sent, const Result<std::vector<JobId>>& answer) {

@@ -180,6 +180,22 @@ TEST_F(WorkerLimit, AHandlerMayKeepItsLeaseLongerThanTheWorkerDoes) {
   EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
 }
 
+TEST_F(WorkerLimit, AfterALongerLeaseTheRenewalsGoOn) {
+  WorkerOptions options = quick_options();
+  options.lease = 300ms;
+  enqueue();
+  Worker worker = start(
+      [&](Job& job) {
+        EXPECT_TRUE(job.extend(700ms));
+        std::this_thread::sleep_for(1800ms);
+        return Done();
+      },
+      options);
+  Worker other = start([](Job&) { return Dead("taken away"); }, options);
+  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }));
+  EXPECT_EQ(worker.stats().leases_lost + other.stats().claimed, 0U);
+}
+
 class WorkerAsync : public WorkerTest {};
 
 TEST_F(WorkerAsync, AThousandCoroutinesWaitOnAFewThreads) {
