@@ -106,6 +106,17 @@ std::int64_t Subscription::connection_id() const noexcept {
 
 namespace client {
 
+namespace {
+
+/// Runs what it is given on the thread that has the answer.
+class AtOnce final : public detail::Target {
+ public:
+  void post(Continuation continuation) override { continuation(); }
+};
+AtOnce at_once;
+
+}  // namespace
+
 Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, ChannelHandlers handlers) {
   auto state = std::make_shared<Subscription::State>();
   state->channel = channel;
@@ -134,7 +145,8 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Channel
   };
   using Bound = wire::BoundCall<Subscription, decltype(decode), true>;
   Bound* call = Bound::make(parts, std::move(decode));
-  call->default_target = target_;
+  // Who hears at once is answered at once: an executor that has stopped takes nothing any more.
+  call->default_target = state->handlers.at_once ? &at_once : target_;
   call->repeat = Repeat::safe;
   call->deadline = detail::Clock::now() + deadline_;
   call->retain();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "keyspace/keys.hpp"
@@ -72,20 +73,25 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
     const std::lock_guard in_handler(running);
     if (ended)
       return;
+    in_handler_on = std::this_thread::get_id();
     heard.fetch_add(1, std::memory_order_relaxed);
     if (handlers.on_cancel)
       handlers.on_cancel(*job);
+    in_handler_on = {};
   }
   void tell_armed() {
     const std::lock_guard in_handler(running);
     if (ended)
       return;
+    in_handler_on = std::this_thread::get_id();
     armed.fetch_add(1, std::memory_order_relaxed);
     if (handlers.on_armed)
       handlers.on_armed();
+    in_handler_on = {};
   }
   void stop() {
     std::optional<Subscription> ending;
+    bool by_handler = false;
     {
       const std::lock_guard lock(mutex);
       stopped = true;
@@ -94,8 +100,11 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
     {
       const std::lock_guard wait_for_handler(running);
       ended = true;
+      by_handler = in_handler_on == std::this_thread::get_id();
     }
-    // The end of a subscription waits for the message in hand, which waits for the handler that may be calling this: so it
+    if (!by_handler)
+      return;
+    // The end of a subscription waits for the message in hand, which waits for the handler that is calling this: so it
     // ends on the executor. Nothing is told meanwhile.
     const auto open = core.lock();
     if (!ending || !open)
@@ -112,8 +121,9 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
   bool stopped = false;                      // guarded by mutex
   std::optional<Subscription> subscription;  // guarded by mutex
 
-  std::recursive_mutex running;  // held while a handler runs
-  bool ended = false;            // guarded by running
+  std::recursive_mutex running;   // held while a handler runs
+  bool ended = false;             // guarded by running
+  std::thread::id in_handler_on;  // guarded by running
   std::atomic<std::uint64_t> heard{0}, malformed{0}, armed{0};
 };
 
