@@ -36,19 +36,24 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
                                    self->tell_armed();
                                },
                            .at_once = true})
-        .then([weak](Result<Subscription> confirmed) {
-          if (const auto self = weak.lock())
+        .then([weak, of = core](Result<Subscription> confirmed) {
+          if (const auto self = weak.lock()) {
             self->subscribed(std::move(confirmed));
+          } else if (confirmed) {
+            end_later(of, *std::move(confirmed));
+          }
         });
   }
   void subscribed(Result<Subscription> confirmed) {
     if (confirmed) {
+      bool late = false;
       {
         const std::lock_guard lock(mutex);
-        if (!stopped)
+        late = stopped;
+        if (!late)
           subscription.emplace(*std::move(confirmed));
       }
-      return tell_armed();
+      return late ? end_later(core, *std::move(confirmed)) : tell_armed();
     }
     const auto open = core.lock();
     const Error& error = confirmed.error();
@@ -104,13 +109,14 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
     }
     if (!by_handler)
       return;
-    // The end of a subscription waits for the message in hand, which waits for the handler that is calling this: so it
-    // ends on the executor. Nothing is told meanwhile.
-    const auto open = core.lock();
-    if (!ending || !open)
-      return;
-    open->post(Continuation([](void* raw) noexcept { delete static_cast<Subscription*>(raw); },
-                            new Subscription(*std::move(ending))));
+    if (ending)
+      end_later(core, *std::move(ending));
+  }
+  /// The end of a subscription waits for the message in hand, which waits for the handler that may be calling this: so it
+  /// ends on the library's thread, on its own. Nothing is told meanwhile.
+  static void end_later(const std::weak_ptr<client::Core>& of, Subscription&& ending) {
+    if (const auto open = of.lock())
+      open->after(std::chrono::milliseconds(0), [held = std::make_shared<Subscription>(std::move(ending))] {});
   }
 
   const std::weak_ptr<client::Core> core;
