@@ -33,7 +33,12 @@ class ToolWork : public ToolTest {
     std::ifstream in(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  [[nodiscard]] static bool alive(pid_t pid) { return ::kill(pid, 0) == 0; }
+  /// Whether it runs: one that has ended and that nobody has waited for yet does not.
+  [[nodiscard]] static bool alive(pid_t pid) {
+    const std::string stat = read("/proc/" + std::to_string(pid) + "/stat");
+    const std::size_t name_end = stat.rfind(") ");
+    return name_end != std::string::npos && stat.substr(name_end + 2, 1) != "Z";
+  }
 };
 
 TEST_F(ToolWork, GivesPayloadAndEnvironmentAndCompletes) {
