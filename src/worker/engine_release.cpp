@@ -70,7 +70,7 @@ void Engine::upkeep() {
   const std::string sweeps = std::to_string(options_.sweep_period.count());
   const std::string outbox = std::to_string(options_.outbox_period.count());
   const std::string repeats = std::to_string(options_.repeat_period.count());
-  const std::array<std::string_view, 1> keys = {keys_.upkeep()};
+  const std::array<std::string_view, 4> keys = {keys_.upkeep(), keys_.active(), keys_.flow_outbox(), keys_.repeat()};
   const std::array<std::string_view, 3> arguments = {sweeps, outbox, repeats};
   auto decode = [](const wire::Answer& answer) -> Result<Turn> {
     std::array<std::int64_t, 4> numbers{};

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- upkeep (extension): whose turn the periodic work of the queue is. The worker that asks first after a period is over is told to
--- do it, and the period begins anew; one that dies before it has done it leaves the work to the next period.
--- KEYS[1] upkeep
+-- do it, and the period begins anew; one that dies before it has done it leaves the work to the next period. Nobody is told to
+-- do what is not there to do: no lease that has lapsed, no outbox, no repeats.
+-- KEYS[1] upkeep              KEYS[2] active         KEYS[3] flow:outbox         KEYS[4] repeat
 -- ARGV[1] period of the sweep in ms   ARGV[2] of the outbox   ARGV[3] of the repeats
 -- Replies: [1 or 0 for the sweep; for the outbox; for the repeats; ms until the next of the three is due]
 -- Refusals: ERR periods must be positive numbers of ms
@@ -20,6 +21,11 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [end]
+local function there(i)
+  if i > 1 then return redis.call('EXISTS', KEYS[i + 1]) == 1 end
+  local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) <= now
+end
 local names = {'sweep', 'outbox', 'repeats'}
 local last = redis.call('HMGET', upkeep, unpack(names))
 local reply, done, wait = {}, {}, nil
@@ -30,7 +36,7 @@ for i, name in ipairs(names) do
     done[#done + 1] = name
     done[#done + 1] = now
   end
-  reply[i] = turn and 1 or 0
+  reply[i] = turn and there(i) and 1 or 0
   local left = turn and periods[i] or periods[i] - elapsed
   wait = math.min(wait or left, left)
 end
