@@ -1,15 +1,11 @@
 // Workers in processes of their own that are killed, stopped or that end themselves in the middle of a job.
 //
 // The child is this very program, started again with a filter that selects `WorkerChild`.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,15 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "child_program.hpp"
 #include "support/worker_harness.hpp"
 
 namespace echomq::test {
 namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 /// The child: runs until it is killed. What it learns goes to the list `verdicts`.
 TEST(WorkerChild, DISABLED_Serve) {
@@ -61,58 +53,11 @@ TEST(WorkerChild, DISABLED_Serve) {
 }
 
 /// A process that runs the test above.
-class ChildWorker {
+class ChildWorker : public ChildProgram {
  public:
-  ChildWorker(const std::string& url, int concurrency) {
-    std::vector<std::string> variables = {"ECHOMQ_CHILD_URL=" + url,
-                                          "ECHOMQ_CHILD_CONCURRENCY=" + std::to_string(concurrency)};
-    for (char** at = environ; *at != nullptr; ++at)
-      variables.emplace_back(*at);
-    std::string program = "/proc/self/exe";
-    std::vector<std::string> words = {"worker-child", "--gtest_filter=WorkerChild.DISABLED_Serve",
-                                      "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
-    const auto pointers = [](std::vector<std::string>& texts) {
-      std::vector<char*> out;
-      for (std::string& text : texts)
-        out.push_back(text.data());
-      out.push_back(nullptr);
-      return out;
-    };
-    auto arguments = pointers(words), environment = pointers(variables);
-    // A poisoned child is meant to abort; its noise says nothing.
-    posix_spawn_file_actions_t quiet;
-    posix_spawn_file_actions_init(&quiet);
-    posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
-    const int failed = posix_spawn(&pid_, program.c_str(), &quiet, nullptr, arguments.data(), environment.data());
-    posix_spawn_file_actions_destroy(&quiet);
-    if (failed != 0)
-      throw std::system_error(failed, std::generic_category(), "posix_spawn");
-  }
-  ChildWorker(const ChildWorker&) = delete;
-  ChildWorker& operator=(const ChildWorker&) = delete;
-  ~ChildWorker() { kill(); }
-
-  void signal(int number) const {
-    if (pid_ > 0)
-      ::kill(pid_, number);
-  }
-  void kill() {
-    if (pid_ <= 0)
-      return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  /// Whether it has ended by itself.
-  [[nodiscard]] bool ended() {
-    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_)
-      pid_ = 0;
-    return pid_ == 0;
-  }
-
- private:
-  pid_t pid_ = 0;
+  ChildWorker(const std::string& url, int concurrency)
+      : ChildProgram("WorkerChild.DISABLED_Serve",
+                     {{"ECHOMQ_CHILD_URL", url}, {"ECHOMQ_CHILD_CONCURRENCY", std::to_string(concurrency)}}) {}
 };
 
 class WorkerKill : public WorkerTest {

@@ -12,52 +12,14 @@
 
 #include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
+#include "worker_places.hpp"
 
 namespace echomq::test {
 namespace {
 
-/// Each job of the queue is in exactly one place, and no place holds a job without a row. "" when all is well.
-constexpr std::string_view kCheck = R"(
-local p = 'emq:{work}:'
-local seen = {}
-for _, set in ipairs({'pending', 'active', 'schedule', 'dead'}) do
-  for _, id in ipairs(redis.call('ZRANGE', p .. set, 0, -1)) do
-    if seen[id] then return id .. ' is in ' .. seen[id] .. ' and in ' .. set end
-    seen[id] = set
-    if redis.call('EXISTS', p .. 'job:' .. id) == 0 then return id .. ' in ' .. set .. ' has no row' end
-  end
-end
-local lanes = {}
-for _, key in ipairs(redis.call('KEYS', p .. 'g:*:pending')) do
-  for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-    if seen[id] then return id .. ' is in ' .. seen[id] .. ' and in ' .. key end
-    seen[id] = key
-  end
-end
-local inflight = {}
-for _, key in ipairs(redis.call('KEYS', p .. 'job:??????????????')) do
-  local id = string.sub(key, #p + 5)
-  if not seen[id] then return id .. ' is in no set' end
-  local g = redis.call('HGET', key, 'group')
-  if g and seen[id] == 'active' then inflight[g] = (inflight[g] or 0) + 1 end
-end
-local counted = redis.call('HGETALL', p .. 'gactive')
-for i = 1, #counted, 2 do
-  if (inflight[counted[i]] or 0) ~= tonumber(counted[i + 1]) then
-    return 'gactive of ' .. counted[i] .. ' is ' .. counted[i + 1] .. ', in flight ' .. (inflight[counted[i]] or 0)
-  end
-  inflight[counted[i]] = nil
-end
-for g, n in pairs(inflight) do return 'gactive of ' .. g .. ' lacks ' .. n end
-return ''
-)";
-
 class WorkerLink : public WorkerTest {
  protected:
-  [[nodiscard]] std::string check() {
-    auto answer = client_->command("EVAL", kCheck, "0").get();
-    return answer ? std::string(answer->as_text().value_or("?")) : answer.error().message();
-  }
+  [[nodiscard]] std::string check() { return misplaced(*client_, "work"); }
   /// Leases short enough that a lost claim is back within a second; it is counted as stalled, so many are allowed.
   [[nodiscard]] static WorkerOptions options() {
     WorkerOptions options = quick_options(8);
