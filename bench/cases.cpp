@@ -1,13 +1,13 @@
 // Enqueue one at a time, pipelined and in bulk; claim and complete pipelined: floor and library.
 #include "cases.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <optional>
 
 #include "echomq/task.hpp"
+#include "must.hpp"
 #include "script/registry.hpp"
+#include "worker_case.hpp"
 
 namespace echomq_bench {
 namespace {
@@ -21,16 +21,6 @@ constexpr std::string_view kBase = "emq:{bench}:";
 constexpr std::size_t kBulk = 1000;      // of one enqueue_many
 constexpr std::size_t kBulkFloor = 250;  // jobs of one `admit`, as the library cuts them
 constexpr std::size_t kPipelined = 1024;
-
-template <typename T>
-T must(echomq::Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "bench: %s\n", result.error().message().c_str());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>)
-    return *std::move(result);
-}
 
 struct Requests {
   std::vector<std::string> all;
@@ -117,10 +107,8 @@ void Bed::flush() {
 
 std::string Bed::load(std::string_view name) {
   const echomq::script::ScriptSource* script = echomq::script::find_script(name);
-  if (script == nullptr) {
-    std::fprintf(stderr, "bench: no script %s\n", std::string(name).c_str());
-    std::exit(1);
-  }
+  if (script == nullptr)
+    give_up("no script " + std::string(name));
   const std::string_view parts[] = {"SCRIPT", "LOAD", script->source};
   (void)control_.command(parts);
   return std::string(script->sha1);
@@ -136,6 +124,8 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
   const std::string claim_sha = bed.load("claim");
   const std::string complete_sha = bed.load("complete");
   std::vector<Case> cases;
+  cases.push_back(make_worker_case(bed, scale, false));
+  cases.push_back(make_worker_case(bed, scale, true));
 
   for (const bool awaiting : {false, true}) {
     const std::size_t jobs = scaled(30000);

@@ -20,6 +20,7 @@ class Bed {
   explicit Bed(echomq::testing::PrivateServer& server);
   [[nodiscard]] RawSocket& control() { return control_; }
   [[nodiscard]] RawSocket& floor() { return floor_; }
+  [[nodiscard]] const echomq::Client& client() const { return *client_; }
   [[nodiscard]] const echomq::Queue& queue() const { return *queue_; }
   [[nodiscard]] echomq::identity::Minter& minter() { return minter_; }
   /// Empties the database; the script cache stays.

@@ -2,11 +2,10 @@
 #include "server_cpu.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "must.hpp"
 #include "queue/exchange.hpp"
 
 namespace echomq_bench {
@@ -16,18 +15,6 @@ constexpr std::size_t kBatch = 100;
 constexpr int kShort = 8;
 const std::string kBase = "emq:{bench}:";
 const std::string kPayload(100, 'x');
-
-[[noreturn]] void give_up(const std::string& why) {
-  std::fprintf(stderr, "bench: %s\n", why.c_str());
-  std::exit(1);
-}
-
-template <typename T>
-T must(echomq::Result<T> result) {
-  if (!result)
-    give_up(result.error().message());
-  return *std::move(result);
-}
 
 /// Loads a script of the baseline; gives its digest.
 std::string load_baseline(Bed& bed, const std::string& name) {

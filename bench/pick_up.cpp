@@ -1,0 +1,117 @@
+// How soon a worker begins a job.
+#include "pick_up.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "must.hpp"
+#include "worker_case.hpp"
+
+namespace echomq_bench {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+[[nodiscard]] double microseconds(Clock::duration span) {
+  return std::chrono::duration<double, std::micro>(span).count();
+}
+
+[[nodiscard]] double percentile(std::vector<double>& of, double share) {
+  const auto at = of.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(of.size() - 1));
+  std::nth_element(of.begin(), at, of.end());
+  return *at;
+}
+
+}  // namespace
+
+PickUpVerdict measure_pick_up(Bed& bed, double scale) {
+  const auto count = std::max<std::size_t>(static_cast<std::size_t>(2000 * scale), 200);
+  bed.flush();
+  std::atomic<Clock::time_point> begun{Clock::time_point{}};
+  const echomq::Worker worker = must(echomq::Worker::start(bed.queue(),
+                                                           [&](echomq::Job&) {
+                                                             begun = Clock::now();
+                                                             return echomq::Done();
+                                                           },
+                                                           {.beat = 30s}));
+  const std::string_view parts[] = {"PING"};
+  const std::string ping = encode(parts);
+  std::minstd_rand random(1);
+  std::vector<double> pings, raw_pings, pick_ups;
+  for (std::size_t i = 0; i < count; ++i) {
+    wait_parked(bed);
+    // Every kind of call comes after a pause, so that threads and clocks have gone to sleep before each alike.
+    const auto pause = [&] { std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1000)); };
+    pause();
+    Clock::time_point start = Clock::now();
+    (void)bed.floor().round_trip(ping);
+    raw_pings.push_back(microseconds(Clock::now() - start));
+    pause();
+    start = Clock::now();
+    (void)must(bed.client().command("PING").get());
+    pings.push_back(microseconds(Clock::now() - start));
+    pause();
+    begun = Clock::time_point{};
+    start = Clock::now();
+    (void)must(bed.queue().enqueue("x").get());
+    while (begun.load() == Clock::time_point{})
+      std::this_thread::sleep_for(20us);
+    pick_ups.push_back(microseconds(begun.load() - start));
+  }
+  PickUpVerdict verdict;
+  verdict.ping = percentile(pings, 0.5);
+  verdict.raw_ping = percentile(raw_pings, 0.5);
+  verdict.p50 = percentile(pick_ups, 0.5);
+  verdict.p99 = percentile(pick_ups, 0.99);
+  return verdict;
+}
+
+PacedVerdict measure_paced(Bed& bed, double scale) {
+  constexpr auto kEvery = 1ms;
+  const auto count = std::max<std::size_t>(static_cast<std::size_t>(5000 * scale), 1000);
+  bed.flush();
+  std::vector<Clock::time_point> called(count);
+  std::vector<double> took(count);
+  std::atomic<std::size_t> done{0};
+  const echomq::Worker worker = must(echomq::Worker::start(
+      bed.queue(),
+      [&](echomq::Job& job) {
+        const Clock::time_point now = Clock::now();
+        std::size_t index = 0;
+        (void)std::from_chars(job.payload().data(), job.payload().data() + job.payload().size(), index);
+        took.at(index) = microseconds(now - called.at(index));
+        ++done;
+        return echomq::Done();
+      },
+      {.concurrency = 10}));
+  wait_parked(bed);
+  std::vector<echomq::Reply<echomq::Admission>> replies;
+  replies.reserve(count);
+  Clock::time_point next = Clock::now();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::this_thread::sleep_until(next += kEvery);
+    called[i] = Clock::now();
+    replies.push_back(bed.queue().enqueue(std::to_string(i)));
+  }
+  for (auto& reply : replies)
+    (void)must(reply.get());
+  const auto until = Clock::now() + 30s;
+  while (done < count) {
+    if (Clock::now() > until)
+      give_up("the worker has not run its jobs in half a minute");
+    std::this_thread::sleep_for(1ms);
+  }
+  PacedVerdict verdict;
+  verdict.jobs = count;
+  verdict.p50 = percentile(took, 0.5);
+  verdict.p99 = percentile(took, 0.99);
+  verdict.most = percentile(took, 1.0);
+  return verdict;
+}
+
+}  // namespace echomq_bench
