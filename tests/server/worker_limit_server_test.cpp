@@ -83,7 +83,7 @@ TEST_F(WorkerLimit, AHandlerThatDoesNotStopLeavesItsSlotAndItsJobFails) {
 
 TEST_F(WorkerLimit, TooManyLeakedHandlersAndTheWorkerClaimsNothingMore) {
   auto go = std::make_shared<std::atomic<bool>>(false);
-  WorkerOptions options = limited(30ms, 2);
+  WorkerOptions options = limited(30ms);
   options.max_leaked = 2;
   for (int i = 0; i < 4; ++i)
     enqueue();
