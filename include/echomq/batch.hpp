@@ -1,12 +1,14 @@
-// Batches of flat jobs: when to take one, one handler call for all of it, and what became of each member.
+// Batches: when to take one, one handler call for all of it, and what became of each member; a worker of them.
 //
 // A batch is a unit of claiming only: every member has its own token and is settled by its own verdict.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "echomq/error.hpp"
@@ -64,14 +66,75 @@ struct BatchOptions {
 
 /// Gets all jobs of a batch in claim order and gives their outcomes in the same order. One that is absent, or beyond
 /// the end of the list, is a failure `missing verdict`; an exception is a failure of all with its message.
-using BatchHandler = std::function<std::vector<std::optional<Outcome>>(std::span<const ClaimedJob>)>;
+using BatchRoundHandler = std::function<std::vector<std::optional<Outcome>>(std::span<const ClaimedJob>)>;
 
 /// One round: claims a batch (`Queue::claim_batch`), calls the handler once on this thread, settles each member by its
 /// own outcome, and then publishes. Empty report: nothing was there, and the handler was not called. Blocks; not for a
 /// thread of the library. A member whose settle fails is in `retried`: it is run again after its lease.
 /// Errors: invalid_argument naming the option, and those of `claim_batch`.
-[[nodiscard]] Result<BatchReport> run_batch(const Queue& queue, const BatchHandler& handler,
+[[nodiscard]] Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handler,
                                             const BatchOptions& options = {});
+
+/// How the members of a batch ended, by their ids; other ids in it are ignored.
+using BatchVerdicts = std::unordered_map<JobId, Outcome>;
+/// Gets the members of one batch in claim order, on a thread of the worker's own pool, where blocking is fine. A member
+/// that is not in the map is a `Retry("missing verdict")`; an exception that leaves the handler is a `Retry` of all with
+/// its message, an `Unrecoverable` the death of all. Each member has its own stop token, deadline and lease.
+using BatchHandler = std::function<BatchVerdicts(std::span<Job> jobs)>;
+
+/// Which jobs a worker of batches takes. A queue with both needs a worker for each.
+enum class BatchSource : std::uint8_t {
+  flat,   ///< those without a lane, in mint order
+  lanes,  ///< those of lanes: all members of a batch are of one lane, and lanes have their turns, a batch each
+};
+
+struct BatchWorkerOptions {
+  /// A batch is handed to the handler when it has `min_size` jobs and no more wait, or `max_size`, or when its first job
+  /// was claimed `timeout` ago (at most a year). `min_size` is at most `max_size`.
+  BatchShape shape;
+  std::uint32_t max_size = 100;  ///< 1..1000
+  BatchSource source = BatchSource::flat;
+  /// What became of a batch, once each of its settles is answered or given up. On the control thread, as the callbacks of
+  /// `WorkerOptions`.
+  std::function<void(const BatchReport& report)> on_batch;
+  /// All else, as of a worker of single jobs. `concurrency` counts the batches whose handlers run side by side, and
+  /// `timeout` is that of each member, from when the handler was called; 1..1024 threads, one each. A handler counts as
+  /// leaked when all its members were settled without it.
+  WorkerOptions worker;
+};
+
+struct BatchWorkerStats {
+  WorkerStats jobs;           ///< of single jobs; `running` also counts those that gather, `leaked` counts handlers
+  std::uint64_t batches = 0;  ///< handed to the handler
+  std::uint32_t running = 0;  ///< of those, the ones whose handler runs now or waits for its thread
+};
+
+/// Serves one queue in batches until it is stopped. As `Worker` in all that is not said here: leases renew from the claim
+/// to the settle, also while a batch gathers; each member is settled by its own outcome, all of a batch in one call, in
+/// which the next batch is claimed. Nothing is claimed while all slots are taken. What gathers and finds no slot 100 ms
+/// after its time goes back, for others or for later.
+///
+/// Keys and scripts: as of `Worker`.
+class BatchWorker {
+ public:
+  /// Starts at once. Errors: invalid_argument naming the option, client_closed.
+  [[nodiscard]] static Result<BatchWorker> start(const Queue& queue, BatchHandler handler,
+                                                 BatchWorkerOptions options = {});
+
+  BatchWorker(BatchWorker&&) noexcept;
+  BatchWorker& operator=(BatchWorker&&) noexcept;
+  ~BatchWorker();
+
+  /// As `Worker::stop`; what no handler has begun goes back at once.
+  StopReport stop(std::optional<Milliseconds> deadline = {});
+  [[nodiscard]] BatchWorkerStats stats() const;
+  /// As `Worker::cancel`: the other members of its batch go on.
+  void cancel(JobId id);
+
+ private:
+  explicit BatchWorker(std::shared_ptr<worker::Engine> engine) noexcept;
+  std::shared_ptr<worker::Engine> engine_;
+};
 
 }  // namespace v1
 }  // namespace echomq

@@ -81,7 +81,7 @@ class Arguments {
 
 [[nodiscard]] std::string_view order_of(const TakeRequest& take) {
   if (!take.flat)
-    return "l";  // lanes hold no parents
+    return take.whole_turns ? "g" : "l";  // lanes hold no parents
   const std::string_view order = !take.lanes ? "fp" : take.lanes_first ? "lfp" : "flp";
   return take.find_parents ? order : order.substr(0, order.size() - 1);
 }
@@ -203,6 +203,8 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
     ECHOMQ_CHECK(check_lease(take->lease));
     if (!take->lanes && !take->flat)
       return fail(Errc::invalid_argument, "exchange: a claim from neither lanes nor the flat set");
+    if (take->whole_turns && take->flat)
+      return fail(Errc::invalid_argument, "exchange: whole turns are of claims from lanes only");
     arguments.add_number(take->most);
     arguments.add_number(take->lease);
     arguments.add(order_of(*take));

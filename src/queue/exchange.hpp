@@ -56,6 +56,8 @@ struct TakeRequest {
   bool flat = true;
   /// Which of the two is served first; the caller alternates it.
   bool lanes_first = false;
+  /// A lane's turn gives all that is asked for, whatever its weight, and the next lane the rest. Of a claim from lanes only.
+  bool whole_turns = false;
   /// Also finds out `flow_parent`: no row tells, so it is a look-up more a flat job.
   bool find_parents = false;
 };

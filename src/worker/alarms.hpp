@@ -27,6 +27,8 @@ enum class Alarm : std::uint8_t {
   limit,    ///< a run's time, or its grace, may be over
   hurry,    ///< an exchange takes its time: the next one goes out beside it
   queued,   ///< jobs that were fetched ahead may find no slot
+  gather,   ///< a batch has gathered for as long as it may
+  pass,     ///< a token that stood for work of others may be passed on again
   beat,     ///< a parked worker looks at its queue
   stop,     ///< the stop deadline, then the limits that follow it
   kinds,

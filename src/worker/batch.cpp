@@ -19,7 +19,7 @@ namespace {
 using Kind = Outcome::Kind;
 
 /// What the handler said of all, whatever it did.
-[[nodiscard]] std::vector<std::optional<Outcome>> ask(const BatchHandler& handler,
+[[nodiscard]] std::vector<std::optional<Outcome>> ask(const BatchRoundHandler& handler,
                                                       const std::vector<ClaimedJob>& jobs) {
   std::vector<std::optional<Outcome>> outcomes;
   try {
@@ -118,7 +118,7 @@ BatchReport partition_batch(std::span<const BatchMember> members) {
   return report;
 }
 
-Result<BatchReport> run_batch(const Queue& queue, const BatchHandler& handler, const BatchOptions& options) {
+Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handler, const BatchOptions& options) {
   if (!handler)
     return fail(Errc::invalid_argument, "handler must not be empty");
   ECHOMQ_CHECK(queue::check_wait("retry_delay", options.retry_delay));

@@ -101,8 +101,9 @@ class SignalsBlocked {
 
 }  // namespace
 
-Engine::Engine(const Queue& queue, WorkerOptions options)
+Engine::Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWorkerOptions> batch)
     : options_(std::move(options)),
+      batch_(std::move(batch)),
       queue_(queue),
       inbox_(std::make_shared<Inbox>()),
       core_(std::make_shared<ControlCore>(queue.internal().core, inbox_)),
@@ -110,15 +111,19 @@ Engine::Engine(const Queue& queue, WorkerOptions options)
       keys_(queue.name()),
       name_(unique_name()),
       publisher_(queue.internal().core, queue.name(), publishing_of(options_)),
-      beat_(options_.beat) {}
+      beat_(options_.beat) {
+  if (batch_)
+    gather_.emplace(batch_->shape, batch_->max_size, batch_->source == BatchSource::lanes);
+}
 
 Engine::~Engine() = default;
 
-Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler handler, WorkerOptions options) {
+Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler handler, WorkerOptions options,
+                                              std::optional<BatchWorkerOptions> batch) {
   ECHOMQ_CHECK(check(handler, options));
   if (queue.internal().core->closed())
     return fail(Errc::client_closed, "the client of this queue is closed");
-  std::shared_ptr<Engine> engine(new Engine(queue, std::move(options)));
+  std::shared_ptr<Engine> engine(new Engine(queue, std::move(options), std::move(batch)));
   ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads_of(handler, engine->options_), std::move(handler),
                                                engine->inbox_, engine.get()));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
@@ -162,6 +167,11 @@ bool Engine::close() {
     control_.join();
   }
   return true;
+}
+
+void Engine::let_go(std::shared_ptr<Engine> engine) {
+  if (engine && !engine->close())
+    (void)new std::shared_ptr<Engine>(std::move(engine));
 }
 
 WorkerStats Engine::stats() const {
@@ -249,6 +259,8 @@ void Engine::ring_alarms() {
     hurry_ = exchanges_ > 0;
   if (alarms_.take(Alarm::queued, now_))
     return_queued();
+  if (alarms_.take(Alarm::pass, now_))
+    pass_foreign_token();
   if (alarms_.take(Alarm::beat, now_)) {
     by_beat_ = !looking_;
     look();
@@ -262,6 +274,8 @@ void Engine::advance() {
     return;
   }
   exchange_more();
+  if (gather_)
+    hand_out_batches();
   // After the claims, which thereby find the connection idle and go out at once.
   if (named_ && !parked_ && !looking_)
     take_name_out();

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "client/core.hpp"
+#include "echomq/batch.hpp"
 #include "echomq/flow.hpp"
 #include "echomq/queue.hpp"
 #include "echomq/worker.hpp"
@@ -32,6 +33,7 @@
 #include "worker/alarms.hpp"
 #include "worker/blocks.hpp"
 #include "worker/control_core.hpp"
+#include "worker/gather.hpp"
 #include "worker/inbox.hpp"
 #include "worker/job.hpp"
 #include "worker/outcome.hpp"
@@ -43,15 +45,20 @@ namespace worker {
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  /// Checks the options, then starts the threads.
+  /// Checks the options, then starts the threads. With `batch` (checked before; its `worker` does not count) the handler
+  /// is called with the carrier of a whole batch.
   [[nodiscard]] static Result<std::shared_ptr<Engine>> start(const Queue& queue, AnyHandler handler,
-                                                             WorkerOptions options);
+                                                             WorkerOptions options,
+                                                             std::optional<BatchWorkerOptions> batch = {});
+  /// Closes the engine; in a forked child it is left as it is, since the threads that it would join do not exist there.
+  static void let_go(std::shared_ptr<Engine> engine);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   [[nodiscard]] StopReport stop(Milliseconds deadline);
   [[nodiscard]] WorkerStats stats() const;
+  [[nodiscard]] BatchWorkerStats batch_stats() const;
   [[nodiscard]] Milliseconds default_stop_deadline() const { return options_.stop_deadline; }
   void cancel(JobId id) { inbox_->cancel(id); }
   /// Stops and joins. False in a child process, where the threads do not exist and the engine must not be destroyed.
@@ -61,8 +68,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   struct Counters {
     std::atomic<std::uint64_t> claimed{0}, completed{0}, retried{0}, dead{0}, delayed{0}, handed_back{0},
         settles_refused{0}, leases_lost{0}, recovered{0}, dead_stalled{0}, promoted{0}, delivered{0}, wakes{0},
-        errors{0}, unsettled{0}, timed_out{0}, cancelled{0}, expired{0}, fired{0};
-    std::atomic<std::uint32_t> running{0}, leaked{0}, prefetched{0};
+        errors{0}, unsettled{0}, timed_out{0}, cancelled{0}, expired{0}, fired{0}, batches{0};
+    std::atomic<std::uint32_t> running{0}, leaked{0}, prefetched{0}, batches_running{0};
   };
   using JobPtr = std::shared_ptr<JobState>;
   using Jobs = std::vector<JobPtr>;
@@ -81,7 +88,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     Milliseconds next{0};
   };
 
-  Engine(const Queue& queue, WorkerOptions options);
+  Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWorkerOptions> batch);
 
   // Any thread.
   [[nodiscard]] bool forked() const noexcept { return ::getpid() != process_; }
@@ -112,8 +119,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void pause_claims(Milliseconds pause);
   [[nodiscard]] bool may_claim() const { return !stopping_ && !claims_paused_ && !parked_ && !dry_ && !sick(); }
   [[nodiscard]] bool sick() const { return leaked_ >= options_.max_leaked; }
-  [[nodiscard]] bool full() const { return handed_ >= options_.concurrency; }
+  [[nodiscard]] bool full() const { return gather_ ? gather_full() : handed_ >= options_.concurrency; }
   [[nodiscard]] std::size_t room() const;
+  /// Settles, and claims, of one call.
+  [[nodiscard]] std::size_t bite() const;
   /// How many runs that ended are worth being woken for.
   [[nodiscard]] std::size_t worthwhile() const;
 
@@ -126,6 +135,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void take_name_out();
   void tokens_taken(std::uint64_t tokens);
   void pass_token_on();
+  void pass_foreign_token();
 
   // Control thread: leases (engine_lease.cpp).
   void renew();
@@ -141,13 +151,32 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void check_limits();
   void ask_to_stop(JobState& job, StopCause cause);
   void give_up(const JobPtr& job);
-  void leak_returned(const JobPtr& job);
+  void leaks(const JobState& job);
+  void leak_returned(const JobState& job);
   /// Jobs that were fetched ahead and find no slot go back.
   void watch_queued();
   void return_queued();
 
+  // Control thread: batches (engine_batch.cpp).
+  [[nodiscard]] std::size_t free_batches() const;
+  /// Jobs that free slots have a use for, and of all slots.
+  [[nodiscard]] std::size_t gather_cap() const { return free_batches() * batch_->max_size; }
+  [[nodiscard]] std::size_t gather_most() const { return std::size_t{options_.concurrency} * batch_->max_size; }
+  [[nodiscard]] bool gather_full() const;
+  [[nodiscard]] std::size_t gather_room() const;
+  void gather(Jobs& jobs);
+  void hand_out_batches();
+  void begin_batch(Jobs members);
+  void batch_ended(const JobState& carrier);
+  void give_up_batch(BatchRun& batch);
+  void leave_batch(JobState& job);
+  void count_batches();
+  /// Takes a job back that no handler has begun. False when one has.
+  [[nodiscard]] bool withdraw(const JobPtr& job);
+
   // Control thread: settling (engine_settle.cpp).
   void ended(Ended run);
+  void run_ended(const JobPtr& job, Outcome outcome);
   void decide(JobState& job);
   void settle(const JobPtr& job);
   void settled(const JobPtr& job, queue::Settled verdict);
@@ -177,6 +206,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void finish();
 
   const WorkerOptions options_;
+  const std::optional<BatchWorkerOptions> batch_;  ///< of a worker of batches
   const pid_t process_ = ::getpid();
   const Queue queue_;  ///< the handlers': blocking calls
   const std::shared_ptr<Inbox> inbox_;
@@ -200,9 +230,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Alarms alarms_;
   std::mt19937_64 random_{std::random_device{}()};
   const std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
-  Jobs held_;       ///< each knows its index
-  Jobs ready_;      ///< of those, the ones whose end goes out next
-  Jobs submitted_;  ///< empty between turns
+  Jobs held_;                     ///< each knows its index
+  Jobs ready_;                    ///< of those, the ones whose end goes out next
+  Jobs submitted_;                ///< empty between turns
+  std::optional<Gather> gather_;  ///< of a worker of batches
+  std::size_t batches_ = 0;       ///< with the pool: each takes a slot
   std::unique_ptr<client::WakeWatch> watch_;
   /// Answers that came while their call was being made.
   std::vector<std::move_only_function<void()>> deferred_;
@@ -225,9 +257,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Milliseconds claim_pause_{0};
   bool looking_ = false;
   bool parked_ = false;
-  bool named_ = false;       ///< `parked` of the queue may hold our name
-  bool token_owed_ = false;  ///< a token was taken and its work is not known to be done
-  unsigned fruitless_ = 0;   ///< looks in a row that promised a job which no claim found
+  bool named_ = false;                   ///< `parked` of the queue may hold our name
+  TimePoint passed_ = TimePoint::min();  ///< when a token that stood for work of others was passed on
+  bool token_owed_ = false;              ///< a token was taken and its work is not known to be done
+  unsigned fruitless_ = 0;               ///< looks in a row that promised a job which no claim found
   bool promoting_ = false;
   bool sweeping_ = false;
   bool delivering_ = false;

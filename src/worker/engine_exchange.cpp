@@ -39,7 +39,14 @@ constexpr Milliseconds kBusyPromote{250};
 
 }  // namespace
 
+std::size_t Engine::bite() const {
+  // A batch is settled, and the next one claimed, in one call.
+  return gather_ ? std::max<std::size_t>(kBite, batch_->max_size) : kBite;
+}
+
 std::size_t Engine::room() const {
+  if (gather_)
+    return held_.size() + asked_ < gather_most() + kMostUnsettled ? gather_room() : 0;
   const std::size_t most = options_.concurrency + prefetch_;
   const std::size_t taken = handed_ + asked_;
   if (taken >= most || held_.size() + asked_ >= most + kMostUnsettled)
@@ -48,8 +55,8 @@ std::size_t Engine::room() const {
 }
 
 std::size_t Engine::worthwhile() const {
-  if (exchanges_ == 0)
-    return 1;
+  if (exchanges_ == 0 || gather_)
+    return 1;  // the end of a batch is the end of many jobs
   return exchanges_ < kWindow ? kWorthwhile : std::numeric_limits<std::size_t>::max();
 }
 
@@ -74,8 +81,8 @@ bool Engine::send_exchange() {
   if (closed_ && ready_.empty())
     return false;
   const bool alone = !ready_.empty() && ready_.front()->held.alone;
-  const std::size_t asked = may_claim() && !closed_ && !alone ? std::min(room(), kBite) : 0;
-  if (std::max(asked, std::min(ready_.size(), kBite)) == 0)
+  const std::size_t asked = may_claim() && !closed_ && !alone ? std::min(room(), bite()) : 0;
+  if (std::max(asked, std::min(ready_.size(), bite())) == 0)
     return false;
   if (exchanges_ >= kWindow && !stopping_)
     return false;
@@ -92,6 +99,10 @@ bool Engine::send_exchange() {
   if (asked > 0) {
     take = queue::TakeRequest{
         .most = static_cast<std::uint32_t>(asked), .lease = options_.lease, .lanes_first = lanes_first_};
+    if (gather_) {
+      take->lanes = take->whole_turns = batch_->source == BatchSource::lanes;
+      take->flat = !take->lanes;
+    }
     lanes_first_ = !lanes_first_;
     asked_ += asked;
     ++claims_;
@@ -109,7 +120,8 @@ Engine::Jobs Engine::next_settles() {
   Jobs out;
   std::size_t bytes = 0;
   std::size_t count = 0;
-  while (count < ready_.size() && count < kBite && bytes <= kBiteBytes) {
+  const std::size_t most = bite();
+  while (count < ready_.size() && count < most && bytes <= kBiteBytes) {
     const JobPtr& job = ready_[count];
     if (job->held.alone && count > 0)
       break;
@@ -201,7 +213,11 @@ void Engine::taken(TimePoint sent, queue::Exchanged& answer) {
   }
   handed_ += submitted_.size();
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
-  pool_->submit(submitted_);
+  if (gather_) {
+    gather(submitted_);
+  } else {
+    pool_->submit(submitted_);
+  }
   submitted_.clear();
   watch_queued();
   tune(sent);
@@ -249,8 +265,8 @@ void Engine::tune(TimePoint sent) {
   const Clock::duration took = now_ - sent;
   round_trip_ = round_trip_.count() == 0 ? took : round_trip_ + (took - round_trip_) / 8;
   const std::int64_t run = pool_->mean_run().count();
-  if (run == 0)
-    return;
+  if (run == 0 || gather_)
+    return;  // batches gather instead
   // As many as the slots work off while two calls go to the server and back; and never more than a quarter of a lease's
   // work, so that what waits does not cost a renewal.
   using Nanoseconds = std::chrono::nanoseconds;

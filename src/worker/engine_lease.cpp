@@ -113,7 +113,7 @@ void Engine::lose(const JobPtr& job, Loss loss, std::string_view why) {
       break;
     case Phase::handed:
       job->lease_lost.store(true, std::memory_order_release);
-      if (pool_->withdraw(job.get())) {
+      if (withdraw(job)) {
         drop(job);
         break;
       }

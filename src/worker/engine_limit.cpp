@@ -23,7 +23,7 @@ void Engine::cancelled(JobId id) {
   }
   for (const JobPtr& job : found) {
     counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
-    if (pool_->withdraw(job.get())) {
+    if (withdraw(job)) {
       --handed_;
       job->stop.request(StopCause::cancelled);
       job->held.outcome = Dead("cancelled");
@@ -100,12 +100,14 @@ void Engine::give_up(const JobPtr& job) {
   Held& held = job->held;
   held.leaked = true;
   job->withdrawn.store(true, std::memory_order_release);
-  (void)pool_->abandon(job.get());
   --handed_;
-  ++leaked_;
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
-  counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
-  log(LogLevel::error, "worker_handler_leaked", job.get(), to_string(job->stop.cause()));
+  if (held.batch) {
+    give_up_batch(*held.batch);
+  } else {
+    (void)pool_->abandon(job.get());
+    leaks(*job);
+  }
   held.outcome =
       job->stop.cause() == StopCause::cancelled
           ? Dead("cancelled")
@@ -114,14 +116,20 @@ void Engine::give_up(const JobPtr& job) {
   settle(job);
 }
 
-void Engine::leak_returned(const JobPtr& job) {
+void Engine::leaks(const JobState& job) {
+  ++leaked_;
+  counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
+  log(LogLevel::error, "worker_handler_leaked", &job, to_string(job.stop.cause()));
+}
+
+void Engine::leak_returned(const JobState& job) {
   --leaked_;
   counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
-  log(LogLevel::warning, "worker_leaked_handler_returned", job.get(), to_string(job->stop.cause()));
+  log(LogLevel::warning, "worker_leaked_handler_returned", &job, to_string(job.stop.cause()));
 }
 
 void Engine::watch_queued() {
-  if (handed_ > options_.concurrency && !alarms_.pending(Alarm::queued)) {
+  if (!gather_ && handed_ > options_.concurrency && !alarms_.pending(Alarm::queued)) {
     begun_then_ = pool_->begun();
     alarms_.set(Alarm::queued, now_ + kLongestQueued);
   }
@@ -139,7 +147,7 @@ void Engine::return_queued() {
   counters_.prefetched.store(0, std::memory_order_relaxed);
   Jobs waiting;
   for (const JobPtr& job : held_) {
-    if (job->held.phase == Phase::handed && pool_->withdraw(job.get()))
+    if (job->held.phase == Phase::handed && withdraw(job))
       waiting.push_back(job);
   }
   for (const JobPtr& job : waiting) {

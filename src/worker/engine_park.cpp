@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "script/registry.hpp"
@@ -21,6 +22,8 @@ constexpr unsigned kFruitless = 3;
 /// The shortest beat, however much work comes untold.
 constexpr Milliseconds kShortestBeat{50};
 constexpr Milliseconds kFirstPause{50};
+/// Between two passes of tokens for work that others serve: without any such worker the token comes back at once.
+constexpr Milliseconds kForeign{40};
 
 [[nodiscard]] std::optional<Milliseconds> wait_of(std::int64_t milliseconds) {
   if (milliseconds < 0)
@@ -39,7 +42,8 @@ void Engine::look() {
   const std::string beat = std::to_string(options_.beat.count());
   const std::array<std::string_view, 7> keys = {keys_.pending(), keys_.ring(), keys_.schedule(), keys_.active(),
                                                 keys_.parked(),  keys_.wake(), keys_.meta()};
-  const std::array<std::string_view, 2> arguments = {name_, beat};
+  const std::string_view serves = !batch_ ? "" : batch_->source == BatchSource::lanes ? "l" : "f";
+  const std::array<std::string_view, 3> arguments = {name_, beat, serves};
   auto decode = [](const wire::Answer& answer) -> Result<Look> {
     const auto claimable = answer.view.at(0).as_integer();
     const auto due = answer.view.at(1).as_integer();
@@ -48,7 +52,7 @@ void Engine::look() {
       return fail(Errc::protocol_error, "the reply of script park is not three integers");
     return Look{*claimable != 0, wait_of(*due), wait_of(*lapse)};
   };
-  when(core_->eval<Look>(park, keys, arguments, {.repeat = Repeat::safe}, decode),
+  when(core_->eval<Look>(park, keys, std::span(arguments).first(batch_ ? 3 : 2), {.repeat = Repeat::safe}, decode),
        [this](const Result<Look>& answer) { looked(answer); });
 }
 
@@ -95,7 +99,8 @@ void Engine::nothing_claimable() {
       leave_parking();
     return;
   }
-  token_owed_ = false;
+  if (std::exchange(token_owed_, false) && batch_)
+    pass_foreign_token();
   if (!parked_) {
     parked_ = true;
     watch_->park(true);
@@ -132,6 +137,17 @@ void Engine::tokens_taken(std::uint64_t tokens) {
   } else {
     new_work();
   }
+}
+
+void Engine::pass_foreign_token() {
+  if (stopping_ || closed_)
+    return;
+  if (passed_ != TimePoint::min() && now_ < passed_ + kForeign) {
+    alarms_.set_earlier(Alarm::pass, passed_ + kForeign);
+    return;
+  }
+  passed_ = now_;
+  pass_token_on();
 }
 
 void Engine::pass_token_on() {

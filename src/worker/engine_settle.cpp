@@ -66,15 +66,30 @@ enum class Failure : std::uint8_t {
   return queue::SettleKind::done;
 }
 
+[[nodiscard]] BatchSettled batch_settled(queue::Settled verdict) {
+  switch (verdict) {
+    case queue::Settled::scheduled: return BatchSettled::scheduled;
+    case queue::Settled::dead: return BatchSettled::dead;
+    case queue::Settled::gone:
+    case queue::Settled::stale: return BatchSettled::refused;
+    default: return BatchSettled::accepted;
+  }
+}
+
 }  // namespace
 
 void Engine::ended(Ended run) {
-  const JobPtr& job = run.job;
-  Held& held = job->held;
-  if (held.leaked) {
-    leak_returned(job);
-    return;
+  if (run.job->batch) {
+    batch_ended(*run.job);
+  } else if (run.job->held.leaked) {
+    leak_returned(*run.job);
+  } else {
+    run_ended(run.job, std::move(run.outcome));
   }
+}
+
+void Engine::run_ended(const JobPtr& job, Outcome outcome) {
+  Held& held = job->held;
   --handed_;
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
   if (held.index == Held::kNowhere || job->withdrawn.load(std::memory_order_acquire)) {
@@ -83,7 +98,7 @@ void Engine::ended(Ended run) {
     tell_settled(job, "dropped: the job was handed back before its handler ended");
     return;
   }
-  held.outcome = std::move(run.outcome);
+  held.outcome = std::move(outcome);
   held.by_handler = true;
   decide(*job);
   settle(job);
@@ -244,6 +259,8 @@ void Engine::finish_job(const JobPtr& job, queue::Settled verdict) {
   const Milliseconds wait = std::min<Milliseconds>(wait_of(job->held.outcome), std::chrono::days{365});
   const bool by_handler = job->held.by_handler;
   announce(*job, verdict);
+  if (job->held.batch)
+    job->held.batch->told[job->held.place].settled = batch_settled(verdict);
   drop(job);
 
   const auto count = [](auto& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
@@ -311,6 +328,8 @@ void Engine::drop(const JobPtr& job) {
     held_[index]->held.index = index;
   }
   held_.pop_back();
+  if (held.batch)
+    leave_batch(*keep);
 }
 
 void Engine::tell_settled(const JobPtr& job, std::string_view verdict) {

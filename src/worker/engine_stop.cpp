@@ -1,5 +1,6 @@
 // Stopping: no more claims at once; the handlers up to the deadline; then everything goes back at once.
 #include <algorithm>
+#include <utility>
 
 #include "worker/engine.hpp"
 
@@ -21,8 +22,8 @@ void Engine::begin_stop(TimePoint deadline) {
     return;
   stopping_ = true;
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
-  for (const Alarm alarm :
-       {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::upkeep, Alarm::deliver, Alarm::queued, Alarm::beat})
+  for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::upkeep, Alarm::deliver, Alarm::queued,
+                            Alarm::gather, Alarm::pass, Alarm::beat})
     alarms_.clear(alarm);
   parked_ = false;
   watch_.reset();  // a token that its BLPOP still takes goes back to the list
@@ -33,7 +34,7 @@ void Engine::begin_stop(TimePoint deadline) {
 
   Jobs untouched;
   for (const JobPtr& job : held_) {
-    if (job->held.phase == Phase::handed && pool_->withdraw(job.get()))
+    if (job->held.phase == Phase::handed && withdraw(job))
       untouched.push_back(job);
   }
   for (const JobPtr& job : untouched) {
@@ -111,7 +112,10 @@ void Engine::finish() {
   counters_.unsettled.fetch_add(held_.size(), std::memory_order_relaxed);
   stop_report_.unsettled += held_.size();
   ready_.clear();
-  held_.clear();
+  for (const JobPtr& job : std::exchange(held_, {})) {
+    if (job->held.batch)
+      leave_batch(*job);
+  }
   cancels_.reset();
   publisher_.flush();
   stop_report_.leaked = pool_->shutdown();

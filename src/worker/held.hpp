@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "echomq/worker.hpp"
 #include "worker/alarms.hpp"
@@ -11,8 +12,10 @@ namespace echomq {
 inline namespace v1 {
 namespace worker {
 
+struct BatchRun;
+
 enum class Phase : std::uint8_t {
-  handed,    ///< with the pool: waits for a thread, or runs
+  handed,    ///< with the pool (waits for a thread, or runs), or gathered for a batch
   ready,     ///< its end is known and goes out with the next exchange
   settling,  ///< the settle is in flight
   waiting,   ///< the settle's call failed; it goes out again at `again`
@@ -54,6 +57,10 @@ struct Held {
   /// Fails for good when this try fails too.
   bool last_try = false;
   TimePoint again{};
+
+  /// The batch it was handed out in, until its settle is answered; null in a worker of single jobs, and while it gathers.
+  std::shared_ptr<BatchRun> batch;
+  std::size_t place = 0;  ///< among the batch's members
 };
 
 }  // namespace worker

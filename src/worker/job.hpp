@@ -88,6 +88,9 @@ struct JobState {
   /// When its handler began; set by the pool.
   std::atomic<TimePoint> begun{TimePoint::max()};
 
+  /// Of a carrier only: the batch whose handler runs in its name. A carrier is no job and is held by nobody but the pool.
+  std::shared_ptr<BatchRun> batch;
+
   Held held;  ///< the control thread's
 };
 

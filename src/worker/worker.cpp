@@ -7,27 +7,16 @@
 
 namespace echomq {
 inline namespace v1 {
-namespace {
-
-void close(std::shared_ptr<worker::Engine> engine) {
-  if (!engine || engine->close())
-    return;
-  // A forked child: the threads that the engine would join do not exist here, so it is left as it is.
-  (void)new std::shared_ptr<worker::Engine>(std::move(engine));
-}
-
-}  // namespace
-
 Worker::Worker(std::shared_ptr<worker::Engine> engine) noexcept : engine_(std::move(engine)) {}
 Worker::Worker(Worker&&) noexcept = default;
 
 Worker& Worker::operator=(Worker&& other) noexcept {
   if (this != &other)
-    close(std::exchange(engine_, std::exchange(other.engine_, nullptr)));
+    worker::Engine::let_go(std::exchange(engine_, std::exchange(other.engine_, nullptr)));
   return *this;
 }
 
-Worker::~Worker() { close(std::move(engine_)); }
+Worker::~Worker() { worker::Engine::let_go(std::move(engine_)); }
 
 Result<Worker> Worker::start(const Queue& queue, Handler handler, WorkerOptions options) {
   auto engine = worker::Engine::start(queue, std::move(handler), std::move(options));

@@ -549,6 +549,28 @@ TEST_F(ExchangeTest, APausedQueueGivesNothing) {
   EXPECT_THAT(take({.most = 2}).jobs, SizeIs(2));
 }
 
+TEST_F(ExchangeTest, AWholeTurnIsOfOneLaneAndTheRestOfTheNextWithinTheCeilings) {
+  const std::vector<JobId> of_x = fill(kLaneX, 5);
+  const std::vector<JobId> of_y = fill(kLaneY, 5);
+  fill({}, 2);
+  ASSERT_TRUE(queue().limit_lane(kLaneY, 4).get());
+  const auto ids = [](const Exchanged& answer) {
+    std::vector<JobId> out;
+    for (const TakenJob& taken : answer.jobs)
+      out.push_back(taken.job.id);
+    return out;
+  };
+  const TakeRequest request{.most = 3, .lanes = true, .flat = false, .whole_turns = true};
+  EXPECT_THAT(ids(take(request)), ElementsAre(of_x[0], of_x[1], of_x[2]));
+  EXPECT_THAT(ids(take(request)), ElementsAre(of_y[0], of_y[1], of_y[2]));
+  const Exchanged last = take(request);
+  EXPECT_THAT(ids(last), ElementsAre(of_x[3], of_x[4], of_y[3]));
+  EXPECT_FALSE(last.more);
+  EXPECT_THAT(take(request).jobs, IsEmpty());
+  EXPECT_EQ(text(raw("HGET", kP + "gactive", kLaneY.text())), "4");
+  EXPECT_TRUE(exchange(queue(), {}, TakeRequest{.whole_turns = true}).get().error().is(Errc::invalid_argument));
+}
+
 TEST_F(ExchangeTest, TheCeilingOfJobsInFlightIsKeptByTheClaim) {
   fill({}, 5);
   raw("HSET", kP + "meta", "concurrency", "3");

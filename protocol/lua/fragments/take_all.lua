@@ -75,7 +75,7 @@ local function serve(set, wanted, lane)
   return count - begun
 end
 
--- Turns by weight: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
+-- Turns by weight, or whole ones: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
 local function serve_lanes(wanted)
   local begun = count
   while count - begun < wanted and bound > 0 do
@@ -90,7 +90,7 @@ local function serve_lanes(wanted)
       lanes[g] = lane
       visited[#visited + 1] = g
     end
-    local share = math.min(lane.weight, wanted - (count - begun))
+    local share = math.min(whole and wanted or lane.weight, wanted - (count - begun))
     if lane.ceiling then share = math.min(share, math.ceil(lane.ceiling - lane.act)) end
     local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
     lane.served, lane.act = lane.served + got, lane.act + got

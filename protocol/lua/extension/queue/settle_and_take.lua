@@ -5,17 +5,20 @@
 -- ARGV[5..] settlements, as for settle
 -- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...]], as of take]
 -- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements; ERR most must be a positive integer;
---   ERR lease must be a positive number of ms; ERR order must be f, l, fl or lf
+--   ERR lease must be a positive number of ms; ERR order must be f, l, g, fl or lf
 local p, at, call = ARGV[1], 5, redis.call
 -- [take_input]
--- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, find_parents and what the gates said.
+-- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, whole, find_parents and what
+-- the gates said.
 local most, lease, order = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if not most or not (most >= 1) then return redis.error_reply('ERR most must be a positive integer') end
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
 local find_parents = order == 'flp' or order == 'lfp' or order == 'fp'
 if find_parents then order = string.sub(order, 1, -2) end
+local whole = order == 'g'   -- a turn gives all that is wanted, whatever the lane's weight
+if whole then order = 'l' end
 if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
-  return redis.error_reply('ERR order must be f, l, fl or lf')
+  return redis.error_reply('ERR order must be f, l, g, fl or lf')
 end
 most = math.min(math.floor(most), 1000)
 local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
@@ -600,7 +603,7 @@ local function serve(set, wanted, lane)
   return count - begun
 end
 
--- Turns by weight: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
+-- Turns by weight, or whole ones: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
 local function serve_lanes(wanted)
   local begun = count
   while count - begun < wanted and bound > 0 do
@@ -615,7 +618,7 @@ local function serve_lanes(wanted)
       lanes[g] = lane
       visited[#visited + 1] = g
     end
-    local share = math.min(lane.weight, wanted - (count - begun))
+    local share = math.min(whole and wanted or lane.weight, wanted - (count - begun))
     if lane.ceiling then share = math.min(share, math.ceil(lane.ceiling - lane.act)) end
     local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
     lane.served, lane.act = lane.served + got, lane.act + got

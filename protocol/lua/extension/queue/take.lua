@@ -5,24 +5,28 @@
 -- only read. A job past its row field expires_at is moved to dead (last_error `expired`) and not given.
 -- KEYS[1] pending             KEYS[2] active         all else is built from the base
 -- ARGV[1] base emq:{q}:       ARGV[2] most jobs; above 1000 it counts as 1000
--- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first;
+-- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first; `g` lanes only,
+--   each turn gives all that is wanted, as by gbclaim (a batch of one lane, then the rest from the next one);
 --   `fp`, `flp`, `lfp`: the same, and the reply says which jobs are parents of flows, a look-up more a flat job
 -- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...]]. Gate: why fewer than
 --   asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
 --   row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before this claim (attempts less stalled
 --   and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
 -- Refusals, with nothing written: ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
---   l, fl or lf
+--   l, g, fl or lf
 local p, call = ARGV[1], redis.call
 -- [take_input]
--- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, find_parents and what the gates said.
+-- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, whole, find_parents and what
+-- the gates said.
 local most, lease, order = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if not most or not (most >= 1) then return redis.error_reply('ERR most must be a positive integer') end
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
 local find_parents = order == 'flp' or order == 'lfp' or order == 'fp'
 if find_parents then order = string.sub(order, 1, -2) end
+local whole = order == 'g'   -- a turn gives all that is wanted, whatever the lane's weight
+if whole then order = 'l' end
 if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
-  return redis.error_reply('ERR order must be f, l, fl or lf')
+  return redis.error_reply('ERR order must be f, l, g, fl or lf')
 end
 most = math.min(math.floor(most), 1000)
 local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
@@ -123,7 +127,7 @@ local function serve(set, wanted, lane)
   return count - begun
 end
 
--- Turns by weight: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
+-- Turns by weight, or whole ones: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
 local function serve_lanes(wanted)
   local begun = count
   while count - begun < wanted and bound > 0 do
@@ -138,7 +142,7 @@ local function serve_lanes(wanted)
       lanes[g] = lane
       visited[#visited + 1] = g
     end
-    local share = math.min(lane.weight, wanted - (count - begun))
+    local share = math.min(whole and wanted or lane.weight, wanted - (count - begun))
     if lane.ceiling then share = math.min(share, math.ceil(lane.ceiling - lane.act)) end
     local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
     lane.served, lane.act = lane.served + got, lane.act + got
