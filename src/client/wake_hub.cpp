@@ -231,11 +231,13 @@ void WakeHub::notify(const std::string& key, bool all) {
       for (const auto& [name, watch] : watches_)
         callbacks.push_back(watch->on_wake_);
     } else {
-      // One token wakes one worker; the one that has waited in vain longest is as good as any.
+      // One token wakes one worker, in turns: one that has no use for it passes it on, and it must not come back to it.
       const auto [begin, end] = watches_.equal_range(key);
       const auto found = std::find_if(begin, end, [](const auto& entry) { return entry.second->parked_; });
-      if (found != end)
+      if (found != end) {
         callbacks.push_back(found->second->on_wake_);
+        watches_.insert(watches_.extract(found));  // behind the others of its key
+      }
     }
   }
   for (const auto& callback : callbacks)

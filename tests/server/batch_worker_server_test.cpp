@@ -256,12 +256,22 @@ TEST_F(BatchWorkerTest, ABatchOfLanesIsOfOneLaneAndLaneJobsAloneAreTaken) {
 TEST_F(BatchWorkerTest, ManySmallLanesEachGetABatchOfTheirOwnAfterTheTimeOut) {
   BatchWorkerOptions how = options(10, 200ms, 20);
   how.source = BatchSource::lanes;
-  for (int i = 0; i < 12; ++i)
-    enqueue_lane(lane(), 3);
+  std::map<JobId, LaneId> lane_of;
+  for (int i = 0; i < 12; ++i) {
+    const LaneId one = lane();
+    for (int j = 0; j < 3; ++j)
+      lane_of.emplace(enqueue("x", {.lane = one}), one);
+  }
   BatchWorker worker = start_batches(noting(), how);
   ASSERT_TRUE(eventually([&] { return counts().completed == 36; }));
-  for (const auto& batch : seen_->all())
-    EXPECT_THAT(batch, SizeIs(3));
+  // The last lane of a claim may be cut off by the room that is left, and then has two.
+  EXPECT_GE(seen_->count(), 12U);
+  EXPECT_LE(seen_->count(), 14U);
+  for (const auto& batch : seen_->all()) {
+    EXPECT_LE(batch.size(), 3U);
+    for (const JobId& id : batch)
+      EXPECT_EQ(lane_of.at(id), lane_of.at(batch[0]));
+  }
 }
 
 TEST_F(BatchWorkerTest, TheCeilingOfALaneIsKeptAndItsNextBatchFollows) {
