@@ -102,7 +102,8 @@ void Engine::batch_ended(const JobState& carrier) {
     if (job->held.leaked)
       continue;  // settled without its handler
     std::optional<Outcome>& verdict = batch.verdicts[place];
-    if (verdict)
+    // One that was handed back while it ran has come to that, whatever its handler says now.
+    if (verdict && !job->withdrawn.load(std::memory_order_relaxed))
       batch.told[place].verdict = verdict->kind;
     run_ended(job, verdict ? *std::move(verdict) : Retry("missing verdict"));
   }
