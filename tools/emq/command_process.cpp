@@ -26,6 +26,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kErrorTail = 4096;
+/// Where a command's shell finds the guard's pipe, until the command begins.
+constexpr int kGuardDescriptor = 3;
 
 class Descriptor {
  public:
@@ -116,14 +118,19 @@ CommandEnd run_command(const CommandRun& run, Guard& guard, const std::stop_toke
   spawn.give(input.read.get(), STDIN_FILENO);
   spawn.give(run.output_fd, STDOUT_FILENO);
   spawn.give(errors.write.get(), STDERR_FILENO);
-  const std::vector<std::string> arguments{"sh", "-c", run.command};
+  // The shell registers itself before the command begins: a tool that is killed right after the start has left it no gap.
+  std::string text = run.command;
+  if (guard.pipe() >= 0) {
+    spawn.give(guard.pipe(), kGuardDescriptor);
+    text = fmt::format("(echo \"+$$\" >&{0}) 2>/dev/null; exec {0}>&-; {1}", kGuardDescriptor, run.command);
+  }
+  const std::vector<std::string> arguments{"sh", "-c", text};
   int error = 0;
   const pid_t pid = spawn.run("/bin/sh", arguments, run.environment, error);
   if (pid == 0) {
     end.error = fmt::format("cannot run /bin/sh: {}", std::strerror(error));
     return end;
   }
-  guard.watch(pid);
   end.started = true;
   input.read.close();
   errors.write.close();

@@ -84,15 +84,12 @@ Guard::~Guard() {
   }
 }
 
-void Guard::watch(pid_t group) noexcept { tell('+', group); }
-void Guard::release(pid_t group) noexcept { tell('-', group); }
-
-void Guard::tell(char verb, pid_t group) noexcept {
+void Guard::release(pid_t group) noexcept {
   if (pid_ == 0) {
     return;
   }
   char line[32];
-  const auto end = fmt::format_to_n(line, sizeof line, "{}{}\n", verb, group).out;
+  const auto end = fmt::format_to_n(line, sizeof line, "-{}\n", group).out;
   // Shorter than PIPE_BUF, so lines of several threads do not mix.
   while (::write(pipe_, line, static_cast<std::size_t>(end - line)) < 0 && errno == EINTR) {
   }

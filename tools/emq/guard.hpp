@@ -25,12 +25,11 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
   ~Guard();
 
-  void watch(pid_t group) noexcept;
+  /// What a command's shell writes "+<its group>" and a line feed to before it begins; negative without a guard.
+  [[nodiscard]] int pipe() const noexcept { return pipe_; }
   void release(pid_t group) noexcept;
 
  private:
-  void tell(char verb, pid_t group) noexcept;
-
   int pipe_ = -1;
   pid_t pid_ = 0;
 };
