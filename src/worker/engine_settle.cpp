@@ -17,6 +17,10 @@ constexpr Milliseconds kLongestRepeat{1000};
 constexpr Milliseconds kLongestWait = std::chrono::days{36'500};
 /// Tries of a settle that the server refuses for a reason of its own (no permission, a script that fails).
 constexpr unsigned kMostTries = 30;
+/// No server refuses a text of this size for its size: its `proto-max-bulk-len` cannot be lower.
+constexpr std::size_t kNeverTooLarge = std::size_t{1} << 20;
+/// Tries of a larger result that ended with their connection, as a server ends one that says too much.
+constexpr unsigned kMostBroken = 3;
 
 enum class Failure : std::uint8_t {
   refused,    ///< by the protocol: somebody else has or had the job
@@ -194,7 +198,9 @@ void Engine::settled(const JobPtr& job, queue::Settled verdict) {
 
 void Engine::settle_refused(const JobPtr& job, std::string_view why, bool gone) {
   const Held& held = job->held;
-  if (gone && held.maybe_done && !held.lapsed && held.outcome.kind == Outcome::Kind::done) {
+  // A large result that was given up may have been done all the same.
+  const bool was_done = held.outcome.kind == Outcome::Kind::done || held.broken >= kMostBroken;
+  if (gone && held.maybe_done && !held.lapsed && was_done) {
     finish_job(job, queue::Settled::completed);
     return;
   }
@@ -215,6 +221,19 @@ void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_compan
   }
   if (error.is(Errc::outcome_unknown))
     held.maybe_done = true;
+  const bool cut_off = error.is(Errc::outcome_unknown) || error.is(Errc::disconnected);
+  if (cut_off && held.outcome.kind == Outcome::Kind::done && held.outcome.text.size() > kNeverTooLarge) {
+    // It takes the connection with it, and what else was on it: no more company, and not for ever.
+    held.alone = true;
+    if (!in_company && ++held.broken >= kMostBroken) {
+      held.outcome = Retry("the server does not take a result of " + std::to_string(held.outcome.text.size()) +
+                           " bytes: " + error.message());
+      held.alone = false;
+      decide(*job);
+      settle(job);
+      return;
+    }
+  }
   if (failure >= Failure::strange && failure != Failure::final && in_company) {
     // It may be another one's fault: from now on this one goes by itself.
     held.alone = true;

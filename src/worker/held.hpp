@@ -52,6 +52,7 @@ struct Held {
   /// Goes out by itself, so that what is wrong with it stops nobody else.
   bool alone = false;
   unsigned tries = 0;
+  unsigned broken = 0;  ///< tries of a large result, by itself, whose connection ended
   /// An earlier settle may have been done although its answer is lost: then "gone" means done.
   bool maybe_done = false;
   /// Fails for good when this try fails too.

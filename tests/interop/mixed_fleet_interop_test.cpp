@@ -112,10 +112,9 @@ TEST_F(MixedFleet, EveryJobIsDoneOnceAndRingAndCountersAreSound) {
   Worker upper = start(queue());
   Worker lower = start(other());
   bool over_ceiling = false;
-  std::atomic<bool> watching{true};
-  std::thread watch([&] {
+  std::jthread watch([&](std::stop_token over) {
     auto mine = Client::open(server().url()).value();
-    while (watching) {
+    while (!over.stop_requested()) {
       for (const auto& [lane, ceiling] : {std::pair(kLanes[0], 1), std::pair(kLanes[1], 3)}) {
         const auto count = mine.command("HGET", "emq:{q}:gactive", lane.text()).get().value();
         over_ceiling |= count.as_integer().value_or(0) > ceiling;
@@ -133,7 +132,7 @@ TEST_F(MixedFleet, EveryJobIsDoneOnceAndRingAndCountersAreSound) {
   EXPECT_EQ(peer().wait(produced, 120s), kEach);
   const json::value theirs = peer().wait(here, 120s);
   const json::value theirs_elsewhere = peer().wait(elsewhere, 120s);
-  watching = false;
+  watch.request_stop();
   watch.join();
   upper.stop();
   lower.stop();

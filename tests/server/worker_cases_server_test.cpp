@@ -119,12 +119,14 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
   ASSERT_TRUE(queue_->enqueue_many(jobs, {.at = Instant(std::chrono::milliseconds{1'000})}).get());
   EXPECT_EQ(counts().scheduled, static_cast<std::int64_t>(kDue));
 
-  // Ten bites, as the server measures them.
+  // Some bites, as the server measures them.
+  // The commands within a script have lines of their own.
+  ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-max-len", "100000").get());
   ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-log-slower-than", "0").get());
   ASSERT_TRUE(client_->command("SLOWLOG", "RESET").get());
   for (int i = 0; i < 25; ++i)
     EXPECT_EQ(queue_->promote(100).get().value(), 100);
-  const Value log = client_->command("SLOWLOG", "GET", "1000").get().value();
+  const Value log = client_->command("SLOWLOG", "GET", "100000").get().value();
   ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-log-slower-than", "-1").get());
   std::vector<std::int64_t> bites;
   const std::string sha(script::find_script("promote")->sha1);
@@ -211,16 +213,33 @@ TEST_F(WorkerCases, TenThousandWaitsOnNoOpsAllReturnAndNobodyPolls) {
       times.insert(times.end(), mine.begin(), mine.end());
     });
   }
+  // What a round trip takes at the same time.
+  std::vector<double> pings;
+  std::jthread pinger([&](std::stop_token over) {
+    Client own = open();
+    while (!over.stop_requested()) {
+      const auto sent = Clock::now();
+      EXPECT_TRUE(own.command("PING").get());
+      pings.push_back(milliseconds(Clock::now() - sent));
+      std::this_thread::sleep_for(1ms);
+    }
+  });
   for (std::thread& thread : threads)
     thread.join();
+  pinger.request_stop();
+  pinger.join();
   ASSERT_EQ(times.size(), std::size_t{kWaits});
-  std::sort(times.begin(), times.end());
+  const auto p99 = [](std::vector<double>& of) {
+    std::sort(of.begin(), of.end());
+    return of[of.size() * 99 / 100];
+  };
+  const double wait = p99(times), ping = p99(pings);
   const double commands = static_cast<double>(waiter.stats().commands - before) / kWaits;
-  std::printf("p50 %.2f ms, p99 %.2f ms, %.2f commands a wait\n", times[kWaits / 2], times[kWaits * 99 / 100],
-              commands);
+  std::printf("p50 %.2f ms, p99 %.2f ms, beside a PING's p99 of %.2f ms; %.2f commands a wait\n", times[kWaits / 2],
+              wait, ping, commands);
   EXPECT_LE(commands, 3.1) << "the admission, and one look before and one after the end";
-  // 5 ms is the aim on a machine of one's own; the bench says how it stands there.
-  EXPECT_LE(times[kWaits * 99 / 100], 50);
+  // Five milliseconds; on a busy machine what ten round trips take, for a wait is an admission, a wake, a settle and a look.
+  EXPECT_LE(wait, std::max(5.0, 10 * ping));
 }
 
 // CASES 4: what a forced stop hands back is not held against the job: with one attempt only it is run again and again, and
