@@ -221,8 +221,10 @@ void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_compan
   }
   if (error.is(Errc::outcome_unknown))
     held.maybe_done = true;
-  const bool cut_off = error.is(Errc::outcome_unknown) || error.is(Errc::disconnected);
-  if (cut_off && held.outcome.kind == Outcome::Kind::done && held.outcome.text.size() > kNeverTooLarge) {
+  // A server that finds a text too large says so and ends the connection; the call may be sent again until its deadline.
+  const bool refusable = failure == Failure::strange || error.is(Errc::outcome_unknown) ||
+                         error.is(Errc::disconnected) || error.is(Errc::timeout);
+  if (refusable && held.outcome.kind == Outcome::Kind::done && held.outcome.text.size() > kNeverTooLarge) {
     // It takes the connection with it, and what else was on it: no more company, and not for ever.
     held.alone = true;
     if (!in_company && ++held.broken >= kMostBroken) {

@@ -268,6 +268,11 @@ TEST_F(WorkerBreak, AResultThatTheServerDoesNotTakeEndsAsAFailureAndStopsNobodyE
   enqueue_many(kJobs);
   WorkerOptions how = options(4);
   how.max_attempts = 1;
+  std::string told;
+  how.on_settled = [&](const Job& job, std::string_view verdict) {
+    if (job.id() == poison)
+      told += std::string(verdict) + "; ";
+  };
   Worker worker = start(
       [&](Job& job) -> Outcome {
         if (job.payload() == "poison")
@@ -276,9 +281,10 @@ TEST_F(WorkerBreak, AResultThatTheServerDoesNotTakeEndsAsAFailureAndStopsNobodyE
       },
       how);
   EXPECT_TRUE(eventually([&] { return counts().completed >= kJobs; }, 15s)) << where();
-  const bool ends = eventually([&] { return state(poison) == JobState::dead; }, 60s);
-  EXPECT_TRUE(ends) << where() << ", errors " << worker.stats().errors << ", last_error "
-                    << field(poison, "last_error");
+  const bool ends = eventually([&] { return state(poison) == JobState::dead; }, 20s);
+  EXPECT_TRUE(ends) << where() << ", errors " << worker.stats().errors << ", told " << told;
+  EXPECT_NE(field(poison, "last_error").find("does not take a result of"), std::string::npos)
+      << field(poison, "last_error");
   enqueue_many(100);
   EXPECT_TRUE(eventually([&] { return counts().completed >= kJobs + 100; }, 10s)) << where();
 }

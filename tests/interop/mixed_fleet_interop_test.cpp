@@ -28,14 +28,14 @@ class MixedFleet : public ExchangeTest {
 
   [[nodiscard]] Worker start(const Queue& queue) {
     WorkerOptions options;
-    options.concurrency = 4;
+    options.concurrency = 2;
     options.lease = 10s;
     options.beat = 100ms;  // theirs pushes no token
     options.outbox_period = 50ms;
     auto worker = Worker::start(
         queue,
         [this](Job& job) -> Outcome {
-          std::this_thread::sleep_for(1ms);
+          std::this_thread::sleep_for(2ms);
           if (job.attempt() == 1 && job.payload().ends_with(kFailEnding)) {
             ++failed_;
             return Retry("once", Milliseconds{0});
@@ -160,8 +160,8 @@ TEST_F(MixedFleet, EveryJobIsDoneOnceAndRingAndCountersAreSound) {
   EXPECT_LE(failed, failing);
   EXPECT_GE(failed, failing - handed_back);
   // Both had a part in it; otherwise this shows nothing.
-  EXPECT_GT(done_.size(), 100U);
-  EXPECT_GT(by_node, 100U);
+  EXPECT_GT(done_.size(), 20U);
+  EXPECT_GT(by_node, 20U);
   std::printf("%zu jobs by ours, %zu by theirs, %lld failed once, %lld handed back\n", done_.size(), by_node,
               static_cast<long long>(failed), static_cast<long long>(handed_back));
 
