@@ -5,8 +5,12 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "must.hpp"
 #include "worker_case.hpp"
@@ -32,7 +36,9 @@ using Clock = std::chrono::steady_clock;
 PickUpVerdict measure_pick_up(Bed& bed, double scale) {
   const auto count = std::max<std::size_t>(static_cast<std::size_t>(2000 * scale), 200);
   bed.flush();
-  std::atomic<Clock::time_point> begun{Clock::time_point{}};
+  std::mutex mutex;
+  std::condition_variable told;
+  std::optional<Clock::time_point> begun;
   const echomq::Worker worker = must(echomq::Worker::start(bed.queue(),
                                                            [&](echomq::Job&) {
                                                              begun = Clock::now();
@@ -56,12 +62,12 @@ PickUpVerdict measure_pick_up(Bed& bed, double scale) {
     (void)must(bed.client().command("PING").get());
     pings.push_back(microseconds(Clock::now() - start));
     pause();
-    begun = Clock::time_point{};
     start = Clock::now();
     (void)must(bed.queue().enqueue("x").get());
-    while (begun.load() == Clock::time_point{})
-      std::this_thread::sleep_for(20us);
-    pick_ups.push_back(microseconds(begun.load() - start));
+    std::unique_lock lock(mutex);
+    if (!told.wait_for(lock, 60s, [&] { return begun.has_value(); }))
+      give_up("the worker has not begun its job in a minute");
+    pick_ups.push_back(microseconds(*std::exchange(begun, std::nullopt) - start));
   }
   PickUpVerdict verdict;
   verdict.ping = percentile(pings, 0.5);
