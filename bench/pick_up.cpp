@@ -39,12 +39,14 @@ PickUpVerdict measure_pick_up(Bed& bed, double scale) {
   std::mutex mutex;
   std::condition_variable told;
   std::optional<Clock::time_point> begun;
-  const echomq::Worker worker = must(echomq::Worker::start(bed.queue(),
-                                                           [&](echomq::Job&) {
-                                                             begun = Clock::now();
-                                                             return echomq::Done();
-                                                           },
-                                                           {.beat = 30s}));
+  const auto handler = [&](echomq::Job&) {
+    const Clock::time_point now = Clock::now();
+    const std::lock_guard lock(mutex);
+    begun = now;
+    told.notify_one();
+    return echomq::Done();
+  };
+  const echomq::Worker worker = must(echomq::Worker::start(bed.queue(), handler, {.beat = 30s}));
   const std::string_view parts[] = {"PING"};
   const std::string ping = encode(parts);
   std::minstd_rand random(1);
