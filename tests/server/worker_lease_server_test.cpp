@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "support/proxy.hpp"
 #include "script/registry.hpp"
+#include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
 
 namespace echomq::test {
