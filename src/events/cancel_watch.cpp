@@ -46,14 +46,14 @@ struct CancelWatch::State : std::enable_shared_from_this<CancelWatch::State> {
   }
   void subscribed(Result<Subscription> confirmed) {
     if (confirmed) {
-      bool late = false;
+      std::optional<Subscription> late;
       {
         const std::lock_guard lock(mutex);
-        late = stopped;
-        if (!late)
-          subscription.emplace(*std::move(confirmed));
+        (stopped ? late : subscription).emplace(*std::move(confirmed));
       }
-      return late ? end_later(core, *std::move(confirmed)) : tell_armed();
+      if (late)
+        return end_later(core, *std::move(late));
+      return tell_armed();
     }
     const auto open = core.lock();
     const Error& error = confirmed.error();

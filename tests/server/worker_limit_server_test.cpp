@@ -182,15 +182,18 @@ TEST_F(WorkerLimit, AHandlerMayKeepItsLeaseLongerThanTheWorkerDoes) {
 
 TEST_F(WorkerLimit, AfterALongerLeaseTheRenewalsGoOn) {
   WorkerOptions options = quick_options();
-  options.lease = 300ms;
+  options.lease = 900ms;
+  std::atomic<bool> extended{false};
   enqueue();
   Worker worker = start(
       [&](Job& job) {
-        EXPECT_TRUE(job.extend(700ms));
-        std::this_thread::sleep_for(1800ms);
+        EXPECT_TRUE(job.extend(1500ms));
+        extended = true;
+        std::this_thread::sleep_for(4s);
         return Done();
       },
       options);
+  ASSERT_TRUE(eventually([&] { return extended.load(); }));
   Worker other = start([](Job&) { return Dead("taken away"); }, options);
   ASSERT_TRUE(eventually([&] { return counts().completed == 1; }));
   EXPECT_EQ(worker.stats().leases_lost + other.stats().claimed, 0U);
