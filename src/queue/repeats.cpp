@@ -144,7 +144,9 @@ class Pump final : public Conversation<Pumped> {
         outbox_(state.keys, batch, kOutbox) {}
 
  private:
-  enum Tag : std::size_t { kFiring, kPromote, kOutbox };  ///< and all that follow
+  static constexpr std::size_t kFiring = 0;
+  static constexpr std::size_t kPromote = 1;
+  static constexpr std::size_t kOutbox = 2;  ///< and all that follow
 
   std::optional<Result<Pumped>> go_on() override {
     const bool fires = firing_.go_on(*this);

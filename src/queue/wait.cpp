@@ -82,7 +82,7 @@ Reply<std::optional<Ended>> Queue::result(JobId id) const {
     auto kept = bytes ? read_kept(id, *bytes) : std::nullopt;
     if (!kept)
       return fail(Errc::protocol_error, fmt::format("what is kept of {} is no result", id.text()));
-    return std::optional<Ended>(*std::move(kept));
+    return kept;
   };
   return state_->core->command<std::optional<Ended>>(views(std::string_view("GET"), key), settings(Repeat::safe),
                                                      decode);

@@ -295,9 +295,10 @@ void WaitHub::send_looks() {
 
 void WaitHub::looked(const std::vector<JobId>& ids, Result<Looks> looks) {
   Endings endings;
-  if (looks && looks->size() != ids.size())
+  if (looks && looks->size() != ids.size()) {
     looks =
         fail(Errc::protocol_error, fmt::format("wait: {} jobs were asked for, {} answered", ids.size(), looks->size()));
+  }
   {
     const std::lock_guard lock(mutex_);
     --looks_;
