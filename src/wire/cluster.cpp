@@ -530,7 +530,7 @@ void Cluster::refresh() {
   });
 }
 
-void Cluster::ask(std::shared_ptr<Link> link, std::function<void(Result<Ranges>)> then) {
+void Cluster::ask(const std::shared_ptr<Link>& link, std::function<void(Result<Ranges>)> then) {
   constexpr std::string_view kParts[] = {"CLUSTER", "SLOTS"};
   auto decode = [from = link->endpoint()](const Answer& answer) { return parse_cluster_slots(answer.view, from); };
   using Ask = BoundCall<Ranges, decltype(decode), true>;

@@ -110,7 +110,7 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   void node_lost();
 
   void refresh();
-  void ask(std::shared_ptr<Link> link, std::function<void(Result<Ranges>)> then);
+  void ask(const std::shared_ptr<Link>& link, std::function<void(Result<Ranges>)> then);
   void refreshed(Result<Ranges> ranges);
   void apply(const Ranges& ranges);
 

@@ -151,8 +151,8 @@ Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handl
     if (options.events == WorkerEvents::settled && members[i].settled != BatchSettled::refused && !event.empty())
       events.push_back(queue.publish(event, jobs[i].id));
   }
-  for (Reply<std::int64_t>& event : events)
-    (void)event.get();  // at most once, by contract
+  for (Reply<std::int64_t>& event : events) [[maybe_unused]]
+    const auto published = event.get();  // at most once, by contract
   return partition_batch(members);
 }
 
