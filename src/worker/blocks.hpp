@@ -69,8 +69,8 @@ struct BlockAllocator {
 
   explicit BlockAllocator(std::shared_ptr<Blocks> its_blocks) noexcept : blocks(std::move(its_blocks)) {}
   template <typename U>
-  BlockAllocator(const BlockAllocator<U>& other) noexcept
-      : blocks(other.blocks) {}  // NOLINT(google-explicit-constructor)
+  BlockAllocator(const BlockAllocator<U>& other) noexcept  // NOLINT(google-explicit-constructor)
+      : blocks(other.blocks) {}
 
   [[nodiscard]] T* allocate(std::size_t count) {
     static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);

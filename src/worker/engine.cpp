@@ -124,8 +124,8 @@ Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler han
   if (queue.internal().core->closed())
     return fail(Errc::client_closed, "the client of this queue is closed");
   std::shared_ptr<Engine> engine(new Engine(queue, std::move(options), std::move(batch)));
-  ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads_of(handler, engine->options_), std::move(handler),
-                                               engine->inbox_, engine.get()));
+  const std::size_t threads = threads_of(handler, engine->options_);
+  ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads, std::move(handler), engine->inbox_, engine.get()));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
   if (engine->options_.remote_cancel) {
     engine->cancels_ =

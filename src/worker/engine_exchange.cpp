@@ -109,7 +109,8 @@ bool Engine::send_exchange() {
   }
   ++exchanges_;
   hurry_ = false;
-  when(queue::exchange(verbs_, settlements, take, exchange_deadline(!settles.empty(), asked > 0)),
+  const Milliseconds deadline = exchange_deadline(!settles.empty(), asked > 0);
+  when(queue::exchange(verbs_, settlements, take, deadline),
        [this, settles = std::move(settles), asked, sent = now_](Result<queue::Exchanged> answer) {
          exchanged(settles, asked, sent, std::move(answer));
        });

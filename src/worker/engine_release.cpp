@@ -189,10 +189,11 @@ void Engine::deliver() {
       call_failed(answer.error(), "deliver");
     }
     // Whoever has delivered something looks again soon; else it is up to the next period.
-    if (full || (outbox_pause_.count() > 0 && outbox_pause_ < options_.outbox_period))
+    if (full || (outbox_pause_.count() > 0 && outbox_pause_ < options_.outbox_period)) {
       alarms_.set(Alarm::deliver, now_ + spread(outbox_pause_));
-    else
+    } else {
       outbox_pause_ = Milliseconds{0};
+    }
   });
 }
 

@@ -342,7 +342,7 @@ void Engine::drop(const JobPtr& job) {
     counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
   }
   // The last one takes its place; `job` may be the very element that is overwritten.
-  const JobPtr keep = job;
+  const JobPtr keep = job;  // NOLINT(performance-unnecessary-copy-initialization)
   const std::size_t index = std::exchange(held.index, Held::kNowhere);
   if (index + 1 != held_.size()) {
     held_[index] = std::move(held_.back());
