@@ -93,11 +93,11 @@ struct Definition {
 };
 
 [[nodiscard]] bool is_option(std::string_view text) {
-  static const std::set<std::string_view> kOptions = {
+  static const std::set<std::string_view> option_words = {
       "WITHSCORES", "WITHVALUES", "LIMIT", "XX",     "NX",   "CH",   "GT",  "LT",      "MAXLEN",
       "LEFT",       "RIGHT",      "COUNT", "FIELDS", "PX",   "EX",   "REV", "BYSCORE", "BYLEX",
       "KEEPTTL",    "-inf",       "+inf",  "MINID",  "EXAT", "PXAT", "GET", "TIME",    "*"};
-  return kOptions.contains(text) || find_command(text) != nullptr;
+  return option_words.contains(text) || find_command(text) != nullptr;
 }
 
 [[nodiscard]] std::string joined(const std::string& a, const std::string& b) {
@@ -940,14 +940,14 @@ class Analyser {
   /// Why this reads or clears a whole key of any size; empty when it does not.
   [[nodiscard]] std::string whole_read(const Command& command, const std::vector<Argument>& arguments,
                                        const std::string& pattern) const {
-    static const std::set<std::string_view> kWhole = {"HGETALL", "HKEYS", "HVALS", "SMEMBERS"};
-    static const std::set<std::string_view> kByIndex = {"ZRANGE", "ZREVRANGE", "LRANGE", "ZREMRANGEBYRANK"};
-    static const std::set<std::string_view> kByScore = {"ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX",
-                                                        "ZREMRANGEBYSCORE", "ZREMRANGEBYLEX"};
-    bool whole = kWhole.contains(command.name);
-    if (kByIndex.contains(command.name) && arguments.size() > 3 && !has_option(arguments, "LIMIT"))
+    static const std::set<std::string_view> whole_commands = {"HGETALL", "HKEYS", "HVALS", "SMEMBERS"};
+    static const std::set<std::string_view> index_commands = {"ZRANGE", "ZREVRANGE", "LRANGE", "ZREMRANGEBYRANK"};
+    static const std::set<std::string_view> score_commands = {"ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX",
+                                                              "ZREMRANGEBYSCORE", "ZREMRANGEBYLEX"};
+    bool whole = whole_commands.contains(command.name);
+    if (index_commands.contains(command.name) && arguments.size() > 3 && !has_option(arguments, "LIMIT"))
       whole = constant(*arguments[3].expression) < 0 && !(constant(*arguments[2].expression) < 0);
-    if (kByScore.contains(command.name))
+    if (score_commands.contains(command.name))
       whole = !has_option(arguments, "LIMIT");
     if (command.name == "XRANGE" || command.name == "XREVRANGE")
       whole = !has_option(arguments, "COUNT");
@@ -969,9 +969,9 @@ class Analyser {
     }
     Value reply = Value::data();
     reply.other = true;
-    static const std::set<std::string_view> kTexts = {"GET",    "HGET", "ZSCORE", "TYPE",
-                                                      "LINDEX", "SET",  "LMOVE",  "RPOPLPUSH"};
-    if (kTexts.contains(command.name))
+    static const std::set<std::string_view> text_commands = {"GET",    "HGET", "ZSCORE", "TYPE",
+                                                             "LINDEX", "SET",  "LMOVE",  "RPOPLPUSH"};
+    if (text_commands.contains(command.name))
       return reply;
     Table& table = tables_[e.serial];
     table.elements = Value::data();

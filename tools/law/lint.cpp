@@ -99,13 +99,13 @@ class ScriptLint {
   void clock() {
     if (facts_.clock_reads > 1)
       add(1, "clock", "the clock is read more than once");
-    static const std::string kExpression = "redis.call('TIME')";
+    static const std::string clock_call = "redis.call('TIME')";
     std::size_t count = 0;
-    for (std::size_t at = source_.text.find(kExpression); at != std::string::npos;
-         at = source_.text.find(kExpression, at + 1))
+    for (std::size_t at = source_.text.find(clock_call); at != std::string::npos;
+         at = source_.text.find(clock_call, at + 1))
       ++count;
     if (count != static_cast<std::size_t>(facts_.clock_reads))
-      add(1, "clock", "the clock is read by " + kExpression + " and nothing else");
+      add(1, "clock", "the clock is read by " + clock_call + " and nothing else");
   }
 
   void contract() {
@@ -403,13 +403,13 @@ std::string with_access(const std::string& keys_json, const Protocol& protocol) 
     return std::any_of(protocol.scripts.begin(), protocol.scripts.end(),
                        [&](const Source& one) { return one.name == name; });
   };
-  static const std::regex kType("^ *\\{\"type\": \"([^\"]*)\"");
-  static const std::regex kName("\"([^\"]*)\"");
+  static const std::regex type_pattern("^ *\\{\"type\": \"([^\"]*)\"");
+  static const std::regex name_pattern("\"([^\"]*)\"");
   std::istringstream lines(keys_json);
   std::string out;
   for (std::string line; std::getline(lines, line); out += line + "\n") {
     std::smatch type;
-    if (!std::regex_search(line, type, kType))
+    if (!std::regex_search(line, type, type_pattern))
       continue;
     const KeyEntry* key = protocol.registry.key(type[1].str());
     const std::string name = type[1].str();
@@ -426,7 +426,8 @@ std::string with_access(const std::string& keys_json, const Protocol& protocol) 
       const std::set<std::string> really =
           found == (write ? access.writers : access.readers).end() ? std::set<std::string>() : found->second;
       std::vector<std::string> kept;
-      for (auto one = std::sregex_iterator(old.begin(), old.end(), kName); one != std::sregex_iterator(); ++one) {
+      for (auto one = std::sregex_iterator(old.begin(), old.end(), name_pattern); one != std::sregex_iterator();
+           ++one) {
         const std::string entry = (*one)[1];
         const bool stale = is_there(bare(entry)) && !really.contains(bare(entry));
         if (!stale && !holds(kept, bare(entry)))

@@ -80,10 +80,11 @@ class Comparison {
   }
 
   void gone(const Item& old) {
-    if (section_ == "key")
+    if (section_ == "key") {
       return add(true, "gone (" + value(old, "name") + ")",
                  "what " + named(values(old, "writer")) + " of A write there nobody of B reads; " +
                      named(values(old, "reader")) + " of A find nothing of B's");
+    }
     if (section_ == "field")
       return add(true, "gone", touching(old) + " of A use it and nobody of B writes it");
     if (section_ == "refusal")
@@ -92,9 +93,10 @@ class Comparison {
   }
 
   void appeared(const Item& now) {
-    if (section_ == "key")
+    if (section_ == "key") {
       return add(false, "new (" + value(now, "name") + ")",
                  "peers of A do not see what " + named(values(now, "writer")) + " of B write there");
+    }
     if (section_ == "field")
       return add(false, "new", "peers of A keep it and do not read it; written by " + named(values(now, "writer")));
     if (section_ == "refusal")
@@ -112,9 +114,10 @@ class Comparison {
 
   void script(const Item& old, const Item& now) {
     for (const char* attribute : {"keys", "more_keys"}) {
-      if (value(old, attribute) != value(now, attribute))
+      if (value(old, attribute) != value(now, attribute)) {
         add(true, std::string("KEYS were `") + value(old, attribute) + "`, are `" + value(now, attribute) + "`",
             "hosts of A give B's script the wrong keys");
+      }
     }
     if (value(old, "argv") != value(now, "argv")) {
       const std::vector<std::string> before = words(value(old, "argv"));
@@ -145,14 +148,16 @@ class Comparison {
       add(false, "has the literal " + one,
           users.empty() ? "no script of A knows it: it must not be what they read" : named(users) + " of A know it");
     }
-    if (value(old, "at_maxmemory") != value(now, "at_maxmemory"))
+    if (value(old, "at_maxmemory") != value(now, "at_maxmemory")) {
       add(value(now, "at_maxmemory") == "refused", "at maxmemory it now is `" + value(now, "at_maxmemory") + "`",
           "hosts of A expect `" + value(old, "at_maxmemory") + "`");
+    }
     if (value(old, "clock") != value(now, "clock"))
       add(false, "reads the clock: " + value(now, "clock"), "nobody");
-    if (value(old, "origin") != value(now, "origin"))
+    if (value(old, "origin") != value(now, "origin")) {
       add(true, "was " + value(old, "origin") + ", is " + value(now, "origin"),
           "peers that have canonical scripts alone");
+    }
   }
   [[nodiscard]] static std::set<std::string> users_of(const Lock& lock, const std::string& literal) {
     std::set<std::string> users;

@@ -215,9 +215,9 @@ Head head_of(const Source& source) {
       break;
     }
   }
-  static const std::regex kMention("(KEYS|ARGV)\\[([0-9]+)(\\.\\.)?");
-  for (auto found = std::sregex_iterator(head.text.begin(), head.text.end(), kMention); found != std::sregex_iterator();
-       ++found) {
+  static const std::regex mention_pattern("(KEYS|ARGV)\\[([0-9]+)(\\.\\.)?");
+  for (auto found = std::sregex_iterator(head.text.begin(), head.text.end(), mention_pattern);
+       found != std::sregex_iterator(); ++found) {
     const bool key = (*found)[1] == "KEYS";
     const int number = std::stoi((*found)[2]);
     if (!(*found)[3].matched) {
