@@ -519,7 +519,7 @@ void Cluster::refresh() {
     link = asked_;
   }
   counters_.map_refreshes.fetch_add(1, std::memory_order_relaxed);
-  ask(std::move(link), [weak = weak_from_this()](Result<Ranges> ranges) {
+  ask(link, [weak = weak_from_this()](Result<Ranges> ranges) {
     const auto self = weak.lock();
     if (!self)
       return;
