@@ -175,6 +175,7 @@ struct SweepOptions {
 struct Swept {
   std::vector<JobId> recovered;
   std::vector<JobId> dead;
+  std::uint64_t unreadable = 0;  ///< members that are no ids, moved as well
 };
 
 /// Where a job is. `waiting_in_lane` is this library's: the wire has no word for it.

@@ -77,7 +77,7 @@ class Job {
   /// Stores `progress` and publishes the event. Blocks for a round trip. Script `update_progress`.
   /// Errors: stale_token once the lease is lost or the job was handed back, job_gone, and those of any call.
   Result<void> progress(std::string_view value);
-  /// Keeps the lease at least `lease` (> 0) from now, longer than the renewals of the worker would: for a stretch in which
+  /// Keeps the lease at least `lease` (> 0) from now, and no shorter than the worker's; longer than the renewals of the worker would: for a stretch in which
   /// this process cannot renew. Blocks for a round trip. Script `extend_lock`. Errors as above.
   Result<void> extend(Milliseconds lease);
   /// What the children of this flow parent gave, by their ids. Blocks for a round trip.

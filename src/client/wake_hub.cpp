@@ -237,6 +237,8 @@ void WakeHub::notify(const std::string& key, bool all) {
       if (found != end) {
         callbacks.push_back(found->second->on_wake_);
         watches_.insert(watches_.extract(found));  // behind the others of its key
+      } else if (!closed_) {
+        send({"LPUSH", key, "1"});  // whoever it was for has gone meanwhile
       }
     }
   }

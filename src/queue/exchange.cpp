@@ -174,8 +174,13 @@ class Arguments {
   out.more = *more != 0;
   out.expired = static_cast<std::uint64_t>(*expired);
   out.jobs.reserve(jobs.size());
-  for (const resp::View& one : jobs.elements())
-    ECHOMQ_CHECK(read_job(verb, one, out.jobs.emplace_back()));
+  for (const resp::View& one : jobs.elements()) {
+    // One that no one can read holds up no others.
+    if (read_job(verb, one, out.jobs.emplace_back()))
+      continue;
+    out.jobs.pop_back();
+    ++out.unreadable;
+  }
   return {};
 }
 

@@ -90,6 +90,8 @@ struct Exchanged {
   /// Jobs that could be claimed right now were left behind (an estimate that may be too high, never zero by mistake).
   bool more = false;
   std::uint64_t expired = 0;  ///< jobs past their `expires_at` that the claim moved to dead instead
+  /// Jobs whose id or lane is none: claimed, given to nobody, and dead once their lease has lapsed often enough.
+  std::uint64_t unreadable = 0;
   /// The call was sent twice: what is `gone` may have been settled by the first.
   bool resent = false;
 };

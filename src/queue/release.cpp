@@ -51,6 +51,21 @@ struct LaneReap {
   }
 };
 
+/// The members that a sweep has moved; those that are no ids are counted and hold up no others.
+[[nodiscard]] Result<void> read_swept(const resp::View& list, std::vector<JobId>& ids, std::uint64_t& unreadable) {
+  if (!list.is_aggregate())
+    return unexpected_reply("sweep_stalled", list);
+  ids.reserve(list.size());
+  for (const resp::View& item : list.elements()) {
+    if (const auto id = JobId::parse(item.as_text().value_or(""))) {
+      ids.push_back(*id);
+    } else {
+      ++unreadable;
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Reply<std::int64_t> Queue::promote(std::uint32_t limit) const {
@@ -87,8 +102,8 @@ Reply<Swept> Queue::sweep_stalled(SweepOptions options) const {
                                    views(keys.base(), max_stalled, limit), settings(Repeat::unsafe, options.deadline),
                                    [](const wire::Answer& answer) -> Result<Swept> {
                                      Swept swept;
-                                     ECHOMQ_TRY(swept.recovered, read_ids("sweep_stalled", answer.view.at(0)));
-                                     ECHOMQ_TRY(swept.dead, read_ids("sweep_stalled", answer.view.at(1)));
+                                     ECHOMQ_CHECK(read_swept(answer.view.at(0), swept.recovered, swept.unreadable));
+                                     ECHOMQ_CHECK(read_swept(answer.view.at(1), swept.dead, swept.unreadable));
                                      return swept;
                                    });
 }

@@ -269,6 +269,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Milliseconds beat_;                 ///< what `beat` is now
   bool by_beat_ = false;              ///< the look in flight is the beat's
   std::uint64_t begun_then_ = 0;      ///< runs begun when `Alarm::queued` was set
+  bool marks_due_ = false;            ///< a request to cancel came whose job may come with a claim in flight
   bool hurry_ = false;                ///< the next exchange goes out however small it is
   bool gated_ = false;                ///< the last claim was refused by the queue's ceiling
   Milliseconds outbox_pause_{0};      ///< until the outbox is looked at again; short after there were records

@@ -113,7 +113,7 @@ void Engine::give_up_batch(BatchRun& batch) {
   // Whoever is neither given up nor lost still waits for a verdict of this handler.
   const bool awaited = std::any_of(batch.members.begin(), batch.members.end(),
                                    [](const JobPtr& job) { return !job->held.leaked && !job->held.lost; });
-  if (awaited)
+  if (awaited || batch.leaked)
     return;
   batch.leaked = true;
   (void)pool_->abandon(batch.carrier);

@@ -175,6 +175,8 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, R
   }
   if (asked > 0) {
     taken(sent, *answer);
+    if (marks_due_)
+      ask_for_marks();
   } else if (parked_ && gated_ && !stopping_ && !settles.empty()) {
     look();  // the slot of a job in flight may be what the queue's ceiling lacked; no token tells that
   }
@@ -183,6 +185,11 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, R
 void Engine::taken(TimePoint sent, queue::Exchanged& answer) {
   claim_pause_ = Milliseconds{0};
   counters_.expired.fetch_add(answer.expired, std::memory_order_relaxed);
+  if (answer.unreadable > 0) {
+    counters_.errors.fetch_add(answer.unreadable, std::memory_order_relaxed);
+    log(LogLevel::error, "worker_jobs_unreadable", nullptr,
+        std::to_string(answer.unreadable) + " claimed jobs have an id or a lane that is none; they end by their lease");
+  }
   gated_ = answer.gate == queue::Gate::concurrency;
   counters_.claimed.fetch_add(answer.jobs.size(), std::memory_order_relaxed);
   if (answer.gate == queue::Gate::rate && !stopping_) {
@@ -239,6 +246,7 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {
   auto job = std::allocate_shared<JobState>(BlockAllocator<JobState>(blocks_), queue_, std::move(taken));
   if (!job->timeout && options_.timeout.count() > 0)
     job->timeout = options_.timeout;
+  job->lease = options_.lease;
   Held& held = job->held;
   held.index = held_.size();
   held.lease_until = sent + options_.lease;

@@ -21,6 +21,8 @@ void Engine::cancelled(JobId id) {
     if (job->id == id && job->held.phase == Phase::handed && !job->held.lost)
       found.push_back(job);
   }
+  if (found.empty() && claims_ > 0)
+    marks_due_ = true;  // the claim that gives it may be on its way
   for (const JobPtr& job : found) {
     counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
     if (withdraw(job)) {
@@ -36,6 +38,7 @@ void Engine::cancelled(JobId id) {
 }
 
 void Engine::ask_for_marks() {
+  marks_due_ = claims_ > 0;
   std::vector<JobId> ids;
   for (const JobPtr& job : held_) {
     if (job->held.phase == Phase::handed && !job->held.lost)
@@ -68,8 +71,8 @@ void Engine::check_limits() {
   Jobs over;
   for (const JobPtr& job : held_) {
     Held& held = job->held;
-    if (held.phase != Phase::handed || held.lost)
-      continue;
+    if (held.phase != Phase::handed)
+      continue;  // one that is lost has its slot all the same
     if (held.in_grace) {
       if (held.limit <= now_) {
         over.push_back(job);

@@ -1,6 +1,8 @@
 // What a handler sees of its job.
 #include "worker/job.hpp"
 
+#include <algorithm>
+
 #include "echomq/flow.hpp"
 #include "result/try.hpp"
 
@@ -54,11 +56,18 @@ Result<void> Job::log(std::string_view line, std::uint32_t keep) {
 
 Result<void> Job::extend(Milliseconds lease) {
   ECHOMQ_CHECK(check_held(*state_));
-  // From before the call, so that ours never ends later than the server's.
-  const worker::TimePoint sent = worker::Clock::now();
-  ECHOMQ_CHECK(state_->queue.extend(state_->id, state_->token, lease).get());
-  state_->extended_until.store(sent + lease, std::memory_order_release);
-  return {};
+  if (lease > Milliseconds{0})
+    lease = std::max(lease, state_->lease);  // never less than the renewals give
+  // From before the call, so that ours never ends later than the server's; and known before it, so that no renewal that
+  // begins meanwhile cuts it short. One that began before is on the connection before this call.
+  const worker::TimePoint until = worker::Clock::now() + lease;
+  const worker::TimePoint before = state_->extended_until.exchange(until, std::memory_order_acq_rel);
+  const auto done = state_->queue.extend(state_->id, state_->token, lease).get();
+  if (done)
+    return {};
+  worker::TimePoint ours = until;
+  state_->extended_until.compare_exchange_strong(ours, before, std::memory_order_acq_rel);
+  return std::unexpected(done.error());
 }
 
 Result<ChildTexts> Job::children_values() { return Flow(state_->queue).children_values(state_->id).get(); }

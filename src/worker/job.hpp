@@ -79,6 +79,8 @@ struct JobState {
   const std::optional<std::string> traceparent;
   const std::uint64_t failures;  ///< runs before this one that failed
 
+  Milliseconds lease{0};  ///< what the renewals give; fixed before the job is handed out
+
   StopSwitch stop;
   std::atomic<bool> lease_lost{false};
   /// Settled without its handler while that ran: what the handler still does counts for nothing.

@@ -1,6 +1,9 @@
 // The threads that run handlers.
 #include "worker/pool.hpp"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -92,7 +95,9 @@ struct HandlerPool::State {
   };
 
   State(AnyHandler its_handler, std::shared_ptr<Inbox> its_inbox, const Engine* its_owner)
-      : handler(std::move(its_handler)), inbox(std::move(its_inbox)), owner(its_owner) {}
+      : handler(std::move(its_handler)), inbox(std::move(its_inbox)), owner(its_owner) {
+    (void)::pthread_sigmask(SIG_SETMASK, nullptr, &signals);
+  }
 
   static void run(const std::shared_ptr<State>& state, Seat& seat);
   static Detached drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job);
@@ -122,6 +127,7 @@ struct HandlerPool::State {
   const AnyHandler handler;
   const std::shared_ptr<Inbox> inbox;
   const Engine* const owner;
+  sigset_t signals{};  ///< what the thread that started the pool blocks; a thread of a later seat would block all
   std::atomic<std::int64_t> mean_run{0};
   std::atomic<std::uint64_t> begun{0};
   std::atomic<std::size_t> suspended{0};  ///< coroutines that have begun and not ended
@@ -151,6 +157,7 @@ Detached HandlerPool::State::drive(std::shared_ptr<State> state, std::shared_ptr
 
 void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
   served = state->owner;
+  (void)::pthread_sigmask(SIG_SETMASK, &state->signals, nullptr);
   const auto* plain = std::get_if<Handler>(&state->handler);
   for (;;) {
     std::shared_ptr<JobState> job;

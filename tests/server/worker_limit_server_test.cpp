@@ -199,6 +199,70 @@ TEST_F(WorkerLimit, AfterALongerLeaseTheRenewalsGoOn) {
   EXPECT_EQ(worker.stats().leases_lost + other.stats().claimed, 0U);
 }
 
+TEST_F(WorkerLimit, AShortExtensionDoesNotShortenTheLease) {
+  std::atomic<bool> go{false};
+  const JobId id = enqueue();
+  WorkerOptions options = quick_options();
+  options.lease = 30s;
+  Worker worker = start(
+      [&](Job& job) {
+        EXPECT_TRUE(job.extend(100ms));
+        go = true;
+        std::this_thread::sleep_for(400ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return go.load(); }));
+  std::this_thread::sleep_for(200ms);
+  EXPECT_TRUE(queue_->sweep_stalled().get()->recovered.empty());
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+}
+
+TEST_F(WorkerLimit, AHandlerThatHangsAfterItsLeaseWasLostLeavesItsSlotToo) {
+  auto go = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> begun{false};
+  std::atomic<int> others{0};
+  WorkerOptions options = limited(400ms);
+  const JobId stuck = enqueue("stuck");
+  Worker worker = start(
+      [&, go](Job& job) {
+        if (job.payload() == "stuck") {
+          begun = true;
+          while (!*go)
+            std::this_thread::sleep_for(1ms);
+        } else {
+          ++others;
+        }
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  ASSERT_TRUE(queue_->remove(stuck).get());  // the next renewal says that it is gone
+  enqueue("other");
+  EXPECT_TRUE(eventually([&] { return others == 1; }));
+  EXPECT_EQ(worker.stats().leaked, 1U);
+  *go = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
+}
+
+TEST_F(WorkerLimit, AJobThatNobodyCanReadHoldsUpNoOthers) {
+  ASSERT_TRUE(
+      client_->command("HSET", "emq:{work}:job:JOBx", "state", "pending", "attempts", "0", "payload", "x").get());
+  ASSERT_TRUE(client_->command("ZADD", "emq:{work}:pending", "0", "JOBx").get());
+  WorkerOptions options = quick_options();
+  options.lease = 300ms;
+  options.sweep_period = 50ms;
+  options.max_stalled = 2;
+  for (int i = 0; i < 20; ++i)
+    enqueue();
+  Worker worker = start([](Job&) { return Done(); }, options);
+  EXPECT_TRUE(eventually([&] { return counts().completed == 20; }));
+  EXPECT_TRUE(eventually([&] { return counts().dead == 1; })) << "it ends by its leases";
+  EXPECT_EQ(worker.stats().recovered, 0U);
+  EXPECT_GT(worker.stats().errors, 0U);
+}
+
 class WorkerAsync : public WorkerTest {};
 
 TEST_F(WorkerAsync, AThousandCoroutinesWaitOnAFewThreads) {
