@@ -377,9 +377,18 @@ TEST_F(ClientTest, CancelWithdrawsWhatIsNotWritten) {
   Client client = open(options);
   server_->kill();
   EXPECT_TRUE(eventually([&] { return client.stats().connections == 0; }));
-  Reply<Value> waiting = client.command("PING");
-  waiting.cancel();
-  EXPECT_TRUE(waiting.get().error().is(Errc::cancelled));
+  // A try to connect that fails may answer a call before it is cancelled: that one says so, and the next one waits.
+  std::string others;
+  bool withdrawn = false;
+  for (int i = 0; i < 10 && !withdrawn; ++i) {
+    Reply<Value> waiting = client.command("PING");
+    waiting.cancel();
+    const auto answer = waiting.get();
+    ASSERT_FALSE(answer);
+    withdrawn = answer.error().is(Errc::cancelled);
+    others += withdrawn ? "" : answer.error().message() + "; ";
+  }
+  EXPECT_TRUE(withdrawn) << others;
 }
 
 TEST_F(ClientTest, TheFenceRefusesAnotherWireVersion) {
