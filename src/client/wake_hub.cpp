@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <string_view>
 #include <utility>
 
@@ -18,19 +19,32 @@ constexpr std::chrono::seconds kPark{20};
 constexpr std::string_view kParkText = "20";
 constexpr std::chrono::seconds kGrace{3};
 
+[[nodiscard]] Error left() { return Error(Errc::cancelled, "its worker has left its parking place", Repeat::safe); }
+
 }  // namespace
+
+void end_claim(detail::Call& claim, const Error& why) {
+  if (claim.win())
+    claim.fail(why);
+  claim.release();
+}
 
 class WakeHub::Watch final : public WakeWatch {
  public:
   Watch(std::shared_ptr<WakeHub> hub, std::string wake_key, std::function<void()> on_wake)
       : hub_(std::move(hub)), key_(std::move(wake_key)), on_wake_(std::move(on_wake)) {}
   ~Watch() override { hub_->remove(*this); }
-  void park(bool parked) override { hub_->set_parked(*this, parked); }
+  void park(bool parked) override { hub_->set_parked(*this, parked, nullptr); }
+  void park_with(detail::Call* claim) override { hub_->set_parked(*this, true, claim); }
+  [[nodiscard]] std::uint64_t take_tokens() override { return tokens_.exchange(0, std::memory_order_relaxed); }
 
   const std::shared_ptr<WakeHub> hub_;
   const std::string key_;
   const std::function<void()> on_wake_;
-  bool parked_ = false;  // guarded by the hub
+  std::atomic<std::uint64_t> tokens_{0};
+  // Guarded by the hub.
+  bool parked_ = false;
+  detail::Call* claim_ = nullptr;  // not sent yet
 };
 
 WakeHub::WakeHub(Ways ways, wire::Counters& counters, detail::Target* target)
@@ -44,24 +58,39 @@ std::unique_ptr<WakeWatch> WakeHub::watch(std::string wake_key, std::function<vo
 }
 
 void WakeHub::remove(Watch& watch) {
+  detail::Call* claim = nullptr;
   {
     const std::lock_guard lock(mutex_);
     const auto [begin, end] = watches_.equal_range(watch.key_);
     const auto found = std::find_if(begin, end, [&](const auto& entry) { return entry.second == &watch; });
     if (found != end)
       watches_.erase(found);
-    if (watch.parked_) {
-      watch.parked_ = false;
-      if (const auto count = parked_.find(watch.key_); count != parked_.end() && --count->second == 0) {
-        parked_.erase(count);
-      }
-    }
+    if (rider_ == &watch)
+      rider_ = nullptr;  // its claim goes on alone
+    unpark_locked(watch);
+    claim = std::exchange(watch.claim_, nullptr);
   }
+  if (claim != nullptr)
+    end_claim(*claim, left());
   const std::lock_guard wait_for_callback(callbacks_);
 }
 
-void WakeHub::set_parked(Watch& watch, bool parked) {
-  const std::lock_guard lock(mutex_);
+void WakeHub::unpark_locked(Watch& watch) {
+  if (!std::exchange(watch.parked_, false))
+    return;
+  if (const auto count = parked_.find(watch.key_); count != parked_.end() && --count->second == 0)
+    parked_.erase(count);
+}
+
+void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim) {
+  std::unique_lock lock(mutex_);
+  detail::Call* const unsent = closed_ ? claim : std::exchange(watch.claim_, claim);
+  if (unsent != nullptr) {
+    const Error why = closed_ ? Error(Errc::client_closed, "the client is closed", Repeat::safe) : left();
+    lock.unlock();
+    end_claim(*unsent, why);
+    lock.lock();
+  }
   if (closed_)
     return;
   if (watch.parked_ == parked) {
@@ -69,14 +98,20 @@ void WakeHub::set_parked(Watch& watch, bool parked) {
       ask_locked();  // the last BLPOP was refused: once more
     return;
   }
-  watch.parked_ = parked;
   if (!parked) {
-    // The BLPOP in flight stays: should it take a token for nobody, that token is pushed back.
-    if (const auto count = parked_.find(watch.key_); count != parked_.end() && --count->second == 0) {
-      parked_.erase(count);
-    }
+    // The BLPOP in flight stays: should it take a token for nobody, that token is pushed back. But a claim behind it
+    // would claim then.
+    unpark_locked(watch);
+    if (rider_ != &watch)
+      return;
+    detail::Call* const unwritten = withdraw_locked();
+    if (unwritten == nullptr)
+      return unblock_locked();
+    lock.unlock();
+    end_claim(*unwritten, left());
     return;
   }
+  watch.parked_ = true;
   ++parked_[watch.key_];
   if (!link_) {
     link_ = ways_.park(shared_from_this());
@@ -139,7 +174,47 @@ void WakeHub::ask_locked() {
   call->retain();
   auto on_end = std::make_unique<OnEnd>(OnEnd{weak_from_this(), generation_, static_cast<Bound*>(call)});
   (void)call->on_done(target_, Continuation(&OnEnd::run, on_end.release()));
-  link_->submit(call, false);
+  rider_ = next_rider_locked();
+  if (rider_ == nullptr) {
+    link_->submit(call, false);
+    return;
+  }
+  // Behind the BLPOP on the same connection, and in the same write: the server runs it as soon as the BLPOP has ended.
+  detail::Call* claim = std::exchange(rider_->claim_, nullptr);
+  claim->blocking = true;
+  claim->deadline = call->deadline;
+  ridden_ = claim;
+  wire::CallQueue both;
+  both.push(call);
+  both.push(claim);
+  link_->submit(std::move(both));
+}
+
+WakeHub::Watch* WakeHub::next_rider_locked() {
+  // With several queues nobody knows whose token it will be; and a BLPOP that has to be asked anew for a queue that joins
+  // would send the claims of the others home each time.
+  if (asked_.size() != 1 || watches_.begin()->first != watches_.rbegin()->first)
+    return nullptr;
+  const auto found = std::find_if(watches_.begin(), watches_.end(), [](const auto& entry) {
+    return entry.second->parked_ && entry.second->claim_ != nullptr;
+  });
+  return found != watches_.end() ? found->second : nullptr;
+}
+
+WakeHub::Watch* WakeHub::dismount_locked() {
+  if (rider_ != nullptr)
+    unpark_locked(*rider_);
+  ridden_ = nullptr;
+  return std::exchange(rider_, nullptr);
+}
+
+detail::Call* WakeHub::withdraw_locked() {
+  wire::CallQueue unwritten;
+  link_->extract_waiting([this](const detail::Call& call) { return &call == ridden_; }, unwritten);
+  detail::Call* const claim = unwritten.pop();
+  if (claim != nullptr)
+    rider_ = nullptr;
+  return claim;
 }
 
 void WakeHub::unblock_locked() {
@@ -179,13 +254,20 @@ void WakeHub::answered(std::uint64_t generation, const std::string& key, bool go
   {
     const std::lock_guard lock(mutex_);
     const bool is_newest = generation == generation_;
-    if (is_newest)
+    Watch* rider = nullptr;
+    if (is_newest) {
       asking_ = false;
+      rider = dismount_locked();
+    }
     if (got_token) {
       counters_.wakes.fetch_add(1, std::memory_order_relaxed);
-      used = parked_.contains(key);
-      if (!used && !closed_)
-        send({"LPUSH", key, "1"});
+      if (rider != nullptr) {
+        rider->tokens_.fetch_add(1, std::memory_order_relaxed);  // its claim's answer follows at once, and tells
+      } else {
+        used = parked_.contains(key);
+        if (!used && !closed_)
+          send({"LPUSH", key, "1"});
+      }
     }
     if (!used && is_newest)
       ask_locked();
@@ -204,6 +286,7 @@ void WakeHub::failed(std::uint64_t generation, const Error& why) {
     if (generation != generation_)
       return;  // of a connection that was given up
     asking_ = false;
+    (void)dismount_locked();
     if (closed_ || why.is(Errc::client_closed))
       return;
     if (why.text.starts_with("UNBLOCKED"))
@@ -259,6 +342,7 @@ void WakeHub::look_again() {
       left = std::exchange(link_, ways_.park(shared_from_this()));
       link_->start();
       asking_ = false;
+      (void)dismount_locked();
     }
     if (!asking_)
       ask_locked();
@@ -274,11 +358,18 @@ bool WakeHub::used() const {
 
 void WakeHub::close(const Error& why) {
   std::shared_ptr<wire::Link> link;
+  std::vector<detail::Call*> unsent;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     link = std::move(link_);
+    for (const auto& [key, watch] : watches_) {
+      if (detail::Call* claim = std::exchange(watch->claim_, nullptr))
+        unsent.push_back(claim);
+    }
   }
+  for (detail::Call* claim : unsent)
+    end_claim(*claim, why);
   if (link)
     link->close(why);
 }

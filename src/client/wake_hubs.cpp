@@ -2,6 +2,7 @@
 #include "client/wake_hubs.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "keyspace/slot.hpp"
@@ -14,7 +15,21 @@ namespace {
 /// Wakes nobody.
 class BeatOnly final : public WakeWatch {
  public:
-  void park(bool) override {}
+  void park(bool) override { refuse(); }
+  ~BeatOnly() override { refuse(); }
+  void park_with(detail::Call* claim) override {
+    refuse();
+    claim_ = claim;
+  }
+  [[nodiscard]] std::uint64_t take_tokens() override { return 0; }
+
+ private:
+  void refuse() {
+    if (claim_ != nullptr)
+      end_claim(*std::exchange(claim_, nullptr), Error(Errc::cancelled, "nobody waits any more", Repeat::safe));
+  }
+
+  detail::Call* claim_ = nullptr;
 };
 
 }  // namespace

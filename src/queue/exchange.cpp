@@ -167,11 +167,14 @@ class Arguments {
   const auto more = elements.next().as_integer();
   const auto expired = elements.next().as_integer();
   const resp::View jobs = elements.next();
-  if (!gate || *gate < 0 || *gate > 3 || !wait || !more || !expired || *expired < 0 || !jobs.is_aggregate())
+  const auto claimed_at = elements.next().as_integer();
+  if (!claimed_at || !gate || *gate < 0 || *gate > 3 || !wait || !more || !expired || *expired < 0 ||
+      !jobs.is_aggregate())
     return unexpected_reply(verb, reply);
   out.gate = static_cast<Gate>(*gate);
   out.wait = Milliseconds(*wait);
   out.more = *more != 0;
+  out.claimed_at = UnixMillis(Milliseconds(*claimed_at));
   out.expired = static_cast<std::uint64_t>(*expired);
   out.jobs.reserve(jobs.size());
   for (const resp::View& one : jobs.elements()) {

@@ -92,6 +92,8 @@ struct Exchanged {
   std::uint64_t expired = 0;  ///< jobs past their `expires_at` that the claim moved to dead instead
   /// Jobs whose id or lane is none: claimed, given to nobody, and dead once their lease has lapsed often enough.
   std::uint64_t unreadable = 0;
+  /// The server's clock when it claimed.
+  UnixMillis claimed_at{};
   /// The call was sent twice: what is `gone` may have been settled by the first.
   bool resent = false;
 };

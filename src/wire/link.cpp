@@ -147,6 +147,28 @@ void Link::enqueue_locked(Lock& lock, detail::Call* call) {
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
   counters_.commands.fetch_add(1, std::memory_order_relaxed);
+  send_soon_locked(lock, idle);
+}
+
+void Link::submit(CallQueue&& calls) {
+  Lock lock(mutex_);
+  if (closing_) {
+    const Error why = close_error_;
+    lock.unlock();
+    return fail_all(calls, why, false);
+  }
+  const bool idle = pipeline_.pending() == 0;
+  while (detail::Call* call = calls.pop()) {
+    call->source = this;
+    next_deadline_ = std::min(next_deadline_, call->deadline);
+    pipeline_.enqueue(call);
+    counters_.commands.fetch_add(1, std::memory_order_relaxed);
+  }
+  send_soon_locked(lock, idle);
+}
+
+/// `idle`: nothing was pending before.
+void Link::send_soon_locked(Lock& lock, bool idle) {
   if (state_ != State::live || broken_)
     return;  // sent once live
   if (idle && !writing_ && !want_write_) {

@@ -124,6 +124,8 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   /// Queues a call and takes over its reference; writes it at once on an idle connection. At the in-flight bound it
   /// blocks or fails the call, by `settings.overflow`; `may_block` false refuses in any case.
   void submit(detail::Call* call, bool may_block);
+  /// Queues calls that belong together, past the bound, and writes them as one on an idle connection.
+  void submit(CallQueue&& calls);
   /// As `submit`, but whatever is not accepted stays with the caller: `full` at the bound when calls may block there.
   enum class Taken : std::uint8_t { accepted, full, overloaded, closed };
   [[nodiscard]] Taken try_submit(detail::Call* call);
@@ -174,6 +176,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   [[nodiscard]] bool over_bound_locked() const;
   void wait_for_room_locked(Lock& lock, TimePoint until);
   void enqueue_locked(Lock& lock, detail::Call* call);
+  void send_soon_locked(Lock& lock, bool idle);
   void fail_all(CallQueue& calls, const Error& why, bool written);
   [[nodiscard]] static bool receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer);
 

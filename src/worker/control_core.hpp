@@ -18,7 +18,7 @@ namespace worker {
 
 /// A `Queue` over this core gives replies whose `then` continues in `inbox`. Whoever uses `then` must keep the inbox
 /// alive from within the continuation: the calls know it by address only.
-class ControlCore final : public client::Core {
+class ControlCore : public client::Core {
  public:
   ControlCore(std::shared_ptr<client::Core> inner, std::shared_ptr<Inbox> inbox)
       : inner_(std::move(inner)), inbox_(std::move(inbox)) {}
@@ -51,6 +51,20 @@ class ControlCore final : public client::Core {
  private:
   const std::shared_ptr<client::Core> inner_;
   const std::shared_ptr<Inbox> inbox_;
+};
+
+/// The same for the claim of a parked worker, which `watch` sends behind the BLPOP of the wake list.
+class RidingCore final : public ControlCore {
+ public:
+  using ControlCore::ControlCore;
+
+  void submit(detail::Call* call, wire::CallSettings settings) override {
+    call->default_target = continuations();
+    call->repeat = settings.repeat;
+    watch->park_with(call);
+  }
+
+  client::WakeWatch* watch = nullptr;  ///< set before the first call
 };
 
 }  // namespace worker

@@ -108,6 +108,8 @@ Engine::Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWor
       inbox_(std::make_shared<Inbox>()),
       core_(std::make_shared<ControlCore>(queue.internal().core, inbox_)),
       verbs_(std::make_shared<Queue::State>(queue.name(), core_)),
+      rides_(std::make_shared<RidingCore>(queue.internal().core, inbox_)),
+      riding_verbs_(std::make_shared<Queue::State>(queue.name(), rides_)),
       keys_(queue.name()),
       name_(unique_name()),
       publisher_(queue.internal().core, queue.name(), publishing_of(options_)),
@@ -127,6 +129,7 @@ Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler han
   const std::size_t threads = threads_of(handler, engine->options_);
   ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads, std::move(handler), engine->inbox_, engine.get()));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
+  engine->rides_->watch = engine->watch_.get();
   if (engine->options_.remote_cancel) {
     engine->cancels_ =
         events::CancelWatch::start(queue.internal().core, queue.name(),

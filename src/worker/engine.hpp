@@ -113,7 +113,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] queue::Settlement settlement_of(const JobPtr& job);
   [[nodiscard]] Milliseconds exchange_deadline(bool settles, bool claims) const;
   void exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, Result<queue::Exchanged> answer);
-  void taken(TimePoint sent, queue::Exchanged& answer);
+  /// What a claim gave, by a server that ran it at `at` or later.
+  void taken(TimePoint at, queue::Exchanged& answer);
   [[nodiscard]] JobPtr begin(queue::TakenJob taken, TimePoint sent);
   void tune(TimePoint sent);
   void pause_claims(Milliseconds pause);
@@ -130,6 +131,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void look();
   void looked(const Result<Look>& answer);
   void nothing_claimable();
+  void wait_for_token();
+  void ridden(std::size_t asked, Result<queue::Exchanged> answer);
+  [[nodiscard]] TimePoint time_of(UnixMillis claimed_at) const;
   void new_work();
   void leave_parking();
   void take_name_out();
@@ -212,6 +216,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<client::Core> core_;  ///< answers into the inbox
   const Queue verbs_;                         ///< the control thread's, over `core_`
+  const std::shared_ptr<RidingCore> rides_;   ///< of the claim behind the BLPOP
+  const Queue riding_verbs_;                  ///< over `rides_`
   const keyspace::QueueKeys keys_;
   const std::string name_;  ///< this worker's in `parked`
   Counters counters_;
@@ -257,6 +263,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Milliseconds claim_pause_{0};
   bool looking_ = false;
   bool parked_ = false;
+  bool riding_ = false;      ///< a claim waits behind the BLPOP, or for a place there
+  UnixMillis clock_then_{};  ///< the server's at a claim that was sent at `sent_then_`
+  TimePoint sent_then_ = TimePoint::min();
   bool named_ = false;                   ///< `parked` of the queue may hold our name
   TimePoint passed_ = TimePoint::min();  ///< when a token that stood for work of others was passed on
   bool token_owed_ = false;              ///< a token was taken and its work is not known to be done

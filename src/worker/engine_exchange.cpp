@@ -174,7 +174,11 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, R
     settled(settles[i], answer->settled[i]);
   }
   if (asked > 0) {
+    clock_then_ = answer->claimed_at;
+    sent_then_ = sent;
     taken(sent, *answer);
+    if (!answer->jobs.empty())
+      tune(sent);
     if (marks_due_)
       ask_for_marks();
   } else if (parked_ && gated_ && !stopping_ && !settles.empty()) {
@@ -182,7 +186,7 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, R
   }
 }
 
-void Engine::taken(TimePoint sent, queue::Exchanged& answer) {
+void Engine::taken(TimePoint at, queue::Exchanged& answer) {
   claim_pause_ = Milliseconds{0};
   counters_.expired.fetch_add(answer.expired, std::memory_order_relaxed);
   if (answer.unreadable > 0) {
@@ -203,14 +207,14 @@ void Engine::taken(TimePoint sent, queue::Exchanged& answer) {
     return;
   fruitless_ = 0;
   submitted_.clear();
-  const auto begin_next = [&](bool laned, std::size_t& at) {
-    while (at < answer.jobs.size() && answer.jobs[at].job.lane.has_value() != laned)
-      ++at;
-    if (at == answer.jobs.size())
+  const auto begin_next = [&](bool laned, std::size_t& next) {
+    while (next < answer.jobs.size() && answer.jobs[next].job.lane.has_value() != laned)
+      ++next;
+    if (next == answer.jobs.size())
       return;
-    if (JobPtr begun = begin(std::move(answer.jobs[at]), sent))
+    if (JobPtr begun = begin(std::move(answer.jobs[next]), at))
       submitted_.push_back(std::move(begun));
-    ++at;
+    ++next;
   };
   // A claim gives the jobs of lanes and the flat ones each in a row; their handlers take turns.
   std::size_t lane_at = 0;
@@ -228,7 +232,6 @@ void Engine::taken(TimePoint sent, queue::Exchanged& answer) {
   }
   submitted_.clear();
   watch_queued();
-  tune(sent);
 }
 
 Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {

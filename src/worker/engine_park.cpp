@@ -103,9 +103,61 @@ void Engine::nothing_claimable() {
     pass_foreign_token();
   if (!parked_) {
     parked_ = true;
-    watch_->park(true);
+    wait_for_token();
   }
   alarms_.set(Alarm::beat, now_ + spread(beat_));
+}
+
+void Engine::wait_for_token() {
+  // Batches gather first, and then claim what they lack.
+  const std::size_t asked = gather_ || riding_ ? 0 : std::min(room(), bite());
+  if (asked == 0) {
+    watch_->park(true);
+    return;
+  }
+  const queue::TakeRequest take{
+      .most = static_cast<std::uint32_t>(asked), .lease = options_.lease, .lanes_first = lanes_first_};
+  lanes_first_ = !lanes_first_;
+  asked_ += asked;
+  riding_ = true;
+  when(queue::exchange(riding_verbs_, {}, take),
+       [this, asked](Result<queue::Exchanged> answer) { ridden(asked, std::move(answer)); });
+}
+
+void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
+  riding_ = false;
+  asked_ -= asked;
+  if (!answer && answer.error().is(Errc::cancelled))
+    return;  // never sent, for this worker has left: what it does next does not depend on it
+  if (std::exchange(parked_, false))
+    alarms_.clear(Alarm::beat);
+  if (const std::uint64_t tokens = watch_->take_tokens(); tokens > 0) {
+    counters_.wakes.fetch_add(tokens, std::memory_order_relaxed);
+    token_owed_ = true;
+  }
+  if (!answer) {
+    // The connection was lost, or this one does not know the script: claim by the other one.
+    dry_ = false;
+    if (answer.error().is(Errc::client_closed) || answer.error().is(Errc::forked))
+      closed_ = true;
+    log(LogLevel::info, "worker_parking_ended", nullptr, answer.error().message());
+    if (!stopping_ && !answer.error().is(Errc::server_error))
+      pause_claims(kFirstPause);
+    return;
+  }
+  taken(time_of(answer->claimed_at), *answer);
+  if (marks_due_)
+    ask_for_marks();
+  if (stopping_ && std::exchange(token_owed_, false))
+    pass_token_on();
+}
+
+/// The claim waited on the server, so when it was sent says nothing: the server's clock does, beside an earlier claim's. Never
+/// later than the truth while that clock runs evenly, so that no lease is believed in when it is over.
+TimePoint Engine::time_of(UnixMillis claimed_at) const {
+  if (sent_then_ == TimePoint::min())
+    return now_;
+  return std::clamp(sent_then_ + (claimed_at - clock_then_) - Milliseconds{1}, std::min(sent_then_, now_), now_);
 }
 
 void Engine::new_work() {

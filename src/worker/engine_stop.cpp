@@ -27,7 +27,7 @@ void Engine::begin_stop(TimePoint deadline) {
                             Alarm::gather, Alarm::pass, Alarm::beat})
     alarms_.clear(alarm);
   parked_ = false;
-  watch_.reset();  // a token that its BLPOP still takes goes back to the list
+  watch_->park(false);  // a token that its BLPOP still takes goes back to the list; a claim behind it comes back
   if (named_)
     take_name_out();
   if (token_owed_)
@@ -86,7 +86,7 @@ void Engine::advance_stop() {
   const bool settled = held_.empty() && claims_ == 0;
   if (settled && handed_ == 0) {
     if (linger_by_ == TimePoint::max())
-      linger_by_ = now_ + kLinger;
+      linger_by_ = now_ + (riding_ ? kAnswersAfterDeadline : kLinger);
     if (calls_ == 0 || now_ >= linger_by_) {
       finish();
     } else {
@@ -110,6 +110,7 @@ void Engine::advance_stop() {
 
 void Engine::finish() {
   finished_ = true;
+  watch_.reset();
   counters_.unsettled.fetch_add(held_.size(), std::memory_order_relaxed);
   stop_report_.unsettled += held_.size();
   ready_.clear();

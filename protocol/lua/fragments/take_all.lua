@@ -1,5 +1,5 @@
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}}.
+-- jobs, {job...}, now}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -177,4 +177,4 @@ end
 local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
-local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs}
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}

@@ -3,7 +3,7 @@
 -- KEYS[1] pending             KEYS[2] active         all else is built from the base
 -- ARGV[1] base emq:{q}:       ARGV[2] most jobs      ARGV[3] lease in ms     ARGV[4] order: all as for take
 -- ARGV[5..] settlements, as for settle
--- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...]], as of take]
+-- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...], server time], as of take]
 -- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements; ERR most must be a positive integer;
 --   ERR lease must be a positive number of ms; ERR order must be f, l, g, fl or lf
 local p, at, call = ARGV[1], 5, redis.call
@@ -524,7 +524,7 @@ if failures > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', fail
 -- [end]
 -- [take_all]
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}}.
+-- jobs, {job...}, now}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -787,6 +787,6 @@ end
 local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
-local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs}
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
 -- [end]
 return {verdicts, taken}

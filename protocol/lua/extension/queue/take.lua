@@ -8,8 +8,8 @@
 -- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first; `g` lanes only,
 --   each turn gives all that is wanted, as by gbclaim (a batch of one lane, then the rest from the next one);
 --   `fp`, `flp`, `lfp`: the same, and the reply says which jobs are parents of flows, a look-up more a flat job
--- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...]]. Gate: why fewer than
---   asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
+-- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...], server time in ms]. Gate: why
+--   fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
 --   row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before this claim (attempts less stalled
 --   and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
 -- Refusals, with nothing written: ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
@@ -48,7 +48,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [end]
 -- [take_all]
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}}.
+-- jobs, {job...}, now}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -311,6 +311,6 @@ end
 local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
-local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs}
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
 -- [end]
 return taken
