@@ -182,8 +182,11 @@ std::vector<std::shared_ptr<Link>> Cluster::every_node() {
 // Calls.
 
 void Cluster::end(detail::Call* call, const Error& why) {
-  if (call->win())
-    call->fail(why);
+  if (call->win()) {
+    if (call->resent)
+      counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
+    call->fail(unanswered(*call, false, why));
+  }
   call->release();
 }
 

@@ -97,7 +97,7 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   using Ranges = std::vector<SlotRange>;
   using Lock = std::unique_lock<std::shared_mutex>;
 
-  static void end(detail::Call* call, const Error& why);
+  void end(detail::Call* call, const Error& why);
   [[nodiscard]] static bool is_live(const Node* node);
   [[nodiscard]] Node* node_of(std::uint32_t slot) const;
   [[nodiscard]] Node* any_node() const;

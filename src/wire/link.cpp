@@ -396,7 +396,7 @@ void Link::cancel(detail::Call& call) {
   const bool waiting = pipeline_.withdraw(call);
   lock.unlock();
   if (call.win()) {
-    if (waiting) {
+    if (waiting && !call.resent) {
       call.fail(Error(Errc::cancelled, "withdrawn before it was written", Repeat::safe));
     } else {
       counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
@@ -446,12 +446,9 @@ void Link::make_room_locked() {
 void Link::fail_all(CallQueue& calls, const Error& why, bool written) {
   while (detail::Call* call = calls.pop()) {
     if (call->win()) {
-      if (written)
+      if (written || call->resent)
         counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
-      Error error = why;
-      if (written)
-        error = Error(Errc::outcome_unknown, why.message(), call->repeat);
-      call->fail(std::move(error));
+      call->fail(unanswered(*call, written, why));
     }
     call->release();
   }

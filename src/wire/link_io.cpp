@@ -400,6 +400,8 @@ void Link::tear_down_if_possible() {
   const std::size_t resent =
       pipeline_.connection_lost(sent_total_, detail::Clock::now(), settings_.resend_window, lost);
   counters_.calls_resent.fetch_add(resent, std::memory_order_relaxed);
+  if (resent > 0)
+    next_deadline_ = TimePoint::min();  // their window may end before any deadline
   out_.clear();
   out_sent_ = 0;
   if (repairer_ != nullptr)
@@ -486,7 +488,7 @@ void Link::expire_calls(TimePoint now) {
     const std::lock_guard lock(mutex_);
     if (now < next_deadline_)
       return;
-    next_deadline_ = pipeline_.expire(now, late, [&](detail::Call& call) {
+    next_deadline_ = pipeline_.expire(now, settings_.resend_window, late, [&](detail::Call& call) {
       if (call.settled())
         return;
       call.retain();

@@ -93,6 +93,12 @@ class CallQueue {
   std::size_t size_ = 0;
 };
 
+/// How a call ends that gets no answer: with `why`, unless the server may have carried it out, now or before it was to
+/// be sent again.
+[[nodiscard]] inline Error unanswered(const detail::Call& call, bool written, const Error& why) {
+  return written || call.resent ? Error(Errc::outcome_unknown, why.message(), call.repeat) : why;
+}
+
 class Pipeline {
  public:
   using TimePoint = detail::Clock::time_point;
@@ -124,14 +130,19 @@ class Pipeline {
   /// moved to `lost`. Gives the number of written calls that will be sent again.
   std::size_t connection_lost(std::uint64_t bytes_sent, TimePoint now, detail::Clock::duration window, CallQueue& lost);
 
-  /// Moves waiting calls that are past their deadline to `late_waiting`, and visits in-flight ones (they keep their
-  /// place, their late reply is drained). Gives the earliest deadline of the rest.
+  /// Moves waiting calls that are past their deadline to `late_waiting`, those too that were to be sent again and are
+  /// older than `window`, and visits in-flight ones (they keep their place, their late reply is drained). Gives the
+  /// earliest such moment of the rest.
   template <typename Visit>
-  [[nodiscard]] TimePoint expire(TimePoint now, CallQueue& late_waiting, Visit late_in_flight) {
+  [[nodiscard]] TimePoint expire(TimePoint now, detail::Clock::duration window, CallQueue& late_waiting,
+                                 Visit late_in_flight) {
     TimePoint earliest = TimePoint::max();
+    const auto ends = [&](const detail::Call& call) {
+      return call.resent ? std::min(call.deadline, call.first_written + window) : call.deadline;
+    };
     for (CallQueue* queue : {&again_, &waiting_}) {
-      queue->extract([&](detail::Call& call) { return call.deadline <= now; }, late_waiting);
-      queue->for_each([&](detail::Call& call) { earliest = std::min(earliest, call.deadline); });
+      queue->extract([&](detail::Call& call) { return ends(call) <= now; }, late_waiting);
+      queue->for_each([&](detail::Call& call) { earliest = std::min(earliest, ends(call)); });
     }
     late_waiting.for_each([&](detail::Call& call) { pending_bytes_ -= call.request_size; });
     in_flight_.for_each([&](detail::Call& call) {

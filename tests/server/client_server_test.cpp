@@ -17,9 +17,11 @@
 #include <vector>
 
 #include "echomq/client.hpp"
+#include "echomq/queue.hpp"
 #include "echomq/task.hpp"
 #include "echomq/testing/private_server.hpp"
 #include "script/registry.hpp"
+#include "support/proxy.hpp"
 
 namespace echomq {
 namespace {
@@ -271,6 +273,66 @@ TEST_F(ClientTest, ADeadServerIsUnreachableAtTheDeadline) {
   const auto opened = Client::open(server_->url());
   ASSERT_FALSE(opened);
   EXPECT_TRUE(opened.error().is(Errc::unreachable)) << opened.error().message();
+}
+
+// Written, carried out, its answer lost, and no connection until the call's time is over: by its deadline, by the window
+// for sending again, by a cancel or by `close`, it never ends as a call that the server has not seen.
+TEST_F(ClientTest, ACallThatWaitsToBeSentAgainHasAnUnknownOutcome) {
+  for (const std::string_view end : {"deadline", "window", "cancel", "close"}) {
+    SCOPED_TRACE(end);
+    test::Proxy proxy(server_->url());
+    ClientOptions options;
+    options.deadline = end == "deadline" ? 1s : 20s;
+    options.resend_window = end == "window" ? 500ms : 20s;
+    options.backoff_initial = 5ms;
+    options.backoff_max = 20ms;
+    options.node_lease = NodeLease::never;
+    auto through = Client::open(proxy.url(), options);
+    ASSERT_TRUE(through) << through.error().message();
+    Client direct = open();
+    const Queue queue = through->queue(*QueueName::parse(end));
+    const Queue past = direct.queue(*QueueName::parse(end));
+    // The first one loads the scripts.
+    Result<std::optional<ClaimedJob>> job;
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(past.enqueue("x").get());
+      job = queue.claim().get();
+      ASSERT_TRUE(job && *job);
+      if (i == 0) {
+        ASSERT_TRUE(queue.complete((*job)->id, (*job)->token).get());
+      }
+    }
+
+    proxy.hold(test::Direction::to_client);
+    Reply<void> done = queue.complete((*job)->id, (*job)->token);
+    ASSERT_TRUE(eventually([&] { return past.counts().get()->completed == 2; }));
+    proxy.refuse_new(true);
+    EXPECT_EQ(proxy.cut(), 1U);
+    EXPECT_TRUE(eventually([&] { return through->stats().calls_resent == 1; }));
+    // One that comes while there is no connection was not written.
+    Reply<Value> fresh = through->command("PING");
+    const auto begin = std::chrono::steady_clock::now();
+    if (end == "cancel")
+      done.cancel();
+    if (end == "close")
+      through->close();
+    const auto answer = done.get();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+    ASSERT_FALSE(answer);
+    EXPECT_TRUE(answer.error().is(Errc::outcome_unknown)) << answer.error().message();
+    EXPECT_EQ(answer.error().repeat, Repeat::safe);
+    EXPECT_EQ(through->stats().outcomes_unknown, 1U);
+    if (end == "window")
+      proxy.heal();
+    const auto other = fresh.get_for(5s);
+    if (end == "window") {
+      EXPECT_TRUE(other && *other);
+    } else if (end == "deadline") {
+      EXPECT_TRUE(other && other->error().is(Errc::unreachable));
+    } else if (end == "close") {
+      EXPECT_TRUE(other && other->error().is(Errc::client_closed));
+    }
+  }
 }
 
 TEST_F(ClientTest, TheHeartbeatNoticesAServerThatIsSilent) {

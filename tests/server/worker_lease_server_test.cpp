@@ -15,6 +15,8 @@
 namespace echomq::test {
 namespace {
 
+using ::testing::ElementsAre;
+
 class WorkerLease : public WorkerTest {
  protected:
   /// Sleeps, but no longer than until the stop of the job is requested.
@@ -47,6 +49,49 @@ TEST_F(WorkerLease, AJobOfManyLeasesRunsOnceWhileOthersSweep) {
   EXPECT_EQ(runs, 4);
   EXPECT_EQ(first.stats().leases_lost + second.stats().leases_lost, 0U);
   EXPECT_EQ(first.stats().recovered + second.stats().recovered, 0U);
+}
+
+// The settle was carried out, its answer is lost, and the link is away for longer than a call may be sent again: the
+// worker asks once more, finds the job gone and knows that it was this very settle.
+TEST_F(WorkerLease, ADoneJobWhoseAnswerIsLostIsNeverToldAsRefused) {
+  Proxy proxy(server_->url());
+  ClientOptions client_options;
+  client_options.resend_window = 200ms;
+  client_options.backoff_initial = 5ms;
+  client_options.backoff_max = 20ms;
+  Client far = open(proxy.url(), client_options);
+  WorkerOptions options = quick_options();
+  options.lease = 20s;
+  std::mutex mutex;
+  std::vector<std::string> verdicts;
+  options.on_settled = [&](const Job&, std::string_view verdict) {
+    const std::lock_guard lock(mutex);
+    verdicts.emplace_back(verdict);
+  };
+  std::atomic<bool> hold{false};
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        if (hold)
+          proxy.hold(Direction::to_client);
+        return Done();
+      },
+      options);
+  enqueue();  // loads the scripts
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1 && parked(1); }));
+  hold = true;
+  const JobId id = enqueue();
+  ASSERT_TRUE(eventually([&] { return counts().completed == 2; }));
+  proxy.refuse_new(true);
+  EXPECT_GE(proxy.cut(), 1U);
+  std::this_thread::sleep_for(600ms);  // three windows
+  proxy.heal();
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 2; })) << worker.stats().settles_refused;
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+  EXPECT_GE(far.stats().outcomes_unknown, 1U);
+  EXPECT_EQ(state(id), JobState::absent);
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(verdicts, ElementsAre("done", "done"));
 }
 
 // Case 1: a worker whose link hangs for three leases; its job goes to another worker meanwhile.

@@ -120,10 +120,36 @@ TEST_F(PipelineTest, DeadlinesTakeWaitingCallsAndLeaveWrittenOnesTheirPlace) {
   add("C")->deadline = now + 5s;
   wire::CallQueue late;
   std::vector<detail::Call*> late_in_flight;
-  EXPECT_EQ(pipeline.expire(now, late, [&](detail::Call& call) { late_in_flight.push_back(&call); }), now + 5s);
+  EXPECT_EQ(pipeline.expire(now, 1s, late, [&](detail::Call& call) { late_in_flight.push_back(&call); }), now + 5s);
   EXPECT_EQ(late.front(), waiting);
   EXPECT_EQ(late_in_flight, std::vector<detail::Call*>{written});
   EXPECT_EQ(pipeline.in_flight(), 1U);
+}
+
+// What was written once and waits to be sent again may have been carried out: it waits no longer than its window, and
+// it does not end as one that nobody has seen.
+TEST_F(PipelineTest, WhatIsToBeSentAgainEndsWithItsWindow) {
+  detail::Call* written = add("B", Repeat::safe);
+  detail::Call* untouched = add("C");
+  for (detail::Call* call : {written, untouched})
+    call->deadline = detail::Clock::now() + 1h;
+  (void)gather();
+  wire::CallQueue lost;
+  EXPECT_EQ(pipeline.connection_lost(5, detail::Clock::now(), 1s, lost), 1U);
+  const auto first = written->first_written;
+  const auto nobody = [](detail::Call&) { FAIL(); };
+  wire::CallQueue late;
+  EXPECT_EQ(pipeline.expire(first + 999ms, 1s, late, nobody), first + 1s);
+  EXPECT_TRUE(late.empty());
+  EXPECT_EQ(pipeline.expire(first + 1s, 1s, late, nobody), untouched->deadline);
+  EXPECT_EQ(late.front(), written);
+  EXPECT_EQ(late.size(), 1U);
+
+  const Error why(Errc::unreachable, "no connection", Repeat::safe);
+  EXPECT_TRUE(wire::unanswered(*written, false, why).is(Errc::outcome_unknown));
+  EXPECT_EQ(wire::unanswered(*written, false, why).repeat, Repeat::safe);
+  EXPECT_TRUE(wire::unanswered(*untouched, false, why).is(Errc::unreachable));
+  EXPECT_TRUE(wire::unanswered(*untouched, true, why).is(Errc::outcome_unknown));
 }
 
 TEST_F(PipelineTest, OnlyWaitingCallsCanBeWithdrawn) {
