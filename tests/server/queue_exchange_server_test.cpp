@@ -3,6 +3,7 @@
 #include "queue/exchange.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -587,6 +588,65 @@ TEST_F(ExchangeTest, TheCeilingOfJobsInFlightIsKeptByTheClaim) {
   EXPECT_THAT(both->jobs, SizeIs(1));
   raw("HSET", kP + "meta", "concurrency", "many");
   EXPECT_THAT(take({.most = 5}).jobs, SizeIs(1));
+}
+
+TEST_F(ExchangeTest, SlotsUnderTheCeilingAreToldToParkedWorkers) {
+  const auto hints = [&](std::initializer_list<std::string_view> workers, std::string_view ceiling,
+                         const std::function<void(const std::vector<Settlement>&)>& end, int waiting = 5,
+                         std::optional<LaneId> lane = std::nullopt) {
+    raw("FLUSHALL");
+    fill(lane, 3);
+    const auto held = take({.most = 3});
+    EXPECT_THAT(held.jobs, SizeIs(3));
+    if (waiting > 0)
+      fill(lane, waiting);
+    raw("DEL", kP + "wake");
+    raw("HSET", kP + "meta", "concurrency", ceiling);
+    for (const std::string_view worker : workers)
+      raw("ZADD", kP + "parked", "99999999999999", worker);
+    std::vector<Settlement> done;
+    for (const TakenJob& one : held.jobs)
+      done.push_back({.id = one.job.id, .token = one.job.token});
+    end(done);
+    return raw("LLEN", kP + "wake").as_integer().value_or(-1);
+  };
+  const auto all = [&](const std::vector<Settlement>& done) { (void)settle(done); };
+  const auto three = {std::string_view("a"), std::string_view("b"), std::string_view("c")};
+  EXPECT_EQ(hints(three, "3", all), 3);
+  EXPECT_EQ(hints(three, "3", all, 1), 1) << "as many as there is work";
+  EXPECT_EQ(hints(three, "3", all, 0), 0);
+  EXPECT_EQ(hints({"a"}, "3", all), 1) << "as many as there are workers";
+  EXPECT_EQ(hints({}, "3", all), 0);
+  EXPECT_EQ(hints(three, "2", all), 2) << "as many as the ceiling lets run";
+  EXPECT_EQ(hints(three, "many", all), 0) << "no ceiling";
+  EXPECT_EQ(hints(three, "3", all, 5, kLaneX), 3);
+  EXPECT_EQ(hints(three, "3", [&](const auto& done) { (void)settle({done[0]}); }), 1) << "as many as were freed";
+  EXPECT_EQ(hints(three, "2", [&](const auto& done) { (void)settle({done[0]}); }), 0) << "still at the ceiling";
+  EXPECT_EQ(hints(three, "3",
+                  [&](const auto& done) {
+                    raw("HSET", kP + "meta", "paused", "1");
+                    (void)settle(done);
+                  }),
+            0);
+  EXPECT_EQ(hints(three, "3", [&](const auto& done) { raw("LPUSH", kP + "wake", "1"), (void)settle(done); }), 3)
+      << "one is there already";
+  // A claim in the same call takes its slots first.
+  const auto and_take = [&](std::uint32_t most) {
+    return [&, most](const std::vector<Settlement>& done) {
+      const auto both = exchange(queue(), done, TakeRequest{.most = most}).get();
+      ASSERT_TRUE(both);
+      EXPECT_THAT(both->jobs, SizeIs(most));
+    };
+  };
+  EXPECT_EQ(hints(three, "3", and_take(3)), 0);
+  EXPECT_EQ(hints(three, "3", and_take(1)), 2);
+  // A lane that is on the ring already says nothing of a slot in the queue.
+  const auto hand_back = [&](const std::vector<Settlement>& done) {
+    EXPECT_TRUE(queue().hand_back(done[0].id, done[0].token).get());
+  };
+  EXPECT_EQ(hints(three, "3", hand_back, 5, kLaneX), 1);
+  EXPECT_EQ(hints(three, "3", hand_back), 1);
+  EXPECT_EQ(hints(three, "2", hand_back, 5, kLaneX), 0);
 }
 
 TEST_F(ExchangeTest, AWindowThatTheClaimCharges) {

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/worker_harness.hpp"
@@ -194,7 +196,48 @@ TEST_F(WorkerLoad, SomeHandlersMayFillAllSlotsAndTheQueueGoesOnAfterThem) {
   EXPECT_TRUE(eventually([&] { return counts().completed == 20; }));
 }
 
-// No token tells that a slot under the queue's ceiling is free again.
+// A worker that sleeps because the queue is at its ceiling is told as soon as a settle of another process frees a slot, though
+// that worker takes no more.
+TEST_F(WorkerLoad, ASlotUnderTheCeilingIsToldToWhoSleeps) {
+  constexpr int kRounds = 5;
+  ASSERT_TRUE(client_->command("HSET", "emq:{work}:meta", "concurrency", "1").get());
+  Client other = open();
+  std::vector<std::chrono::milliseconds> waits;
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<bool> go{false};
+    std::atomic<int> running{0}, begun{0};
+    std::optional<Worker> first(start([&](Job&) {
+      ++running;
+      while (!go)
+        std::this_thread::sleep_for(1ms);
+      return Done();
+    }));
+    enqueue();
+    ASSERT_TRUE(eventually([&] { return running == 1; }));
+    Worker second = start_on(other.queue("work"), [&](Job&) {
+      ++begun;
+      return Done();
+    });
+    ASSERT_TRUE(eventually([&] { return parked(1); }));
+    enqueue();
+    std::this_thread::sleep_for(20ms);  // the hint of the admission is taken, and finds the ceiling
+    ASSERT_TRUE(eventually([&] { return parked(1); }));
+    std::thread stopping([&] { (void)first->stop(); });
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(begun, 0);
+    const auto freed = std::chrono::steady_clock::now();
+    go = true;
+    EXPECT_TRUE(eventually([&] { return begun == 1; }, 20s));
+    waits.push_back(since(freed));
+    stopping.join();
+    ASSERT_TRUE(eventually([&] { return counts().completed == 2 * (round + 1); }));
+  }
+  std::ranges::sort(waits);
+  EXPECT_LT(waits[kRounds / 2], 50ms);
+  EXPECT_LT(waits.back(), 2s);
+}
+
+// Workers of a queue at its ceiling take up what their own settles freed.
 TEST_F(WorkerLoad, AQueueWithACeilingIsServedToItsEnd) {
   ASSERT_TRUE(client_->command("HSET", "emq:{work}:meta", "concurrency", "2").get());
   enqueue_many(40);

@@ -1,13 +1,12 @@
--- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
+-- Expects p, call, now, bites, parked and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
 -- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 local verdicts = {}
-local completed, failures, parked, left_active, rows_doomed = 0, 0, 0, 0, 0
+local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
-if total > 0 then parked = call('ZCARD', p .. 'parked') end
 
 local function push_wakes()
   local count, r = 0, 1

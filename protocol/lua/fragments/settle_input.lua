@@ -1,6 +1,6 @@
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
 -- they will write, so that nothing is refused once something is written. Sets total and, for each settlement, ids, places (in
--- ARGV), keys (of its row), rows (fields of it); and in_active.
+-- ARGV), keys (of its row), rows (fields of it); in_active; and parked, how many workers wait to be woken.
 local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
 local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
 local ids, places, keys, rows, total, argv, arguments = {}, {}, {}, {}, 0, ARGV, #ARGV
@@ -53,3 +53,4 @@ elseif total > 0 then
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
 for i = 1, total do rows[i] = read_row(i) end
+local parked = total > 0 and call('ZCARD', p .. 'parked') or 0

@@ -4,6 +4,7 @@
 -- KEYS[1] active              KEYS[2] row of the job
 -- ARGV[1] job id              ARGV[2] token          ARGV[3] base emq:{q}:
 -- Replies: 1 given back; 0 the row is gone, or the job is not in active: nothing is changed.
+-- With meta.concurrency, workers noted in parked are told of the lane's slot in the queue.
 -- Refusals: EMQSTALE hand_back token mismatch
 local active, row = KEYS[1], KEYS[2]
 local id, p = ARGV[1], ARGV[3]
@@ -45,6 +46,28 @@ if g then
     end
   end
   -- [end]
+  local parked = redis.call('ZCARD', p .. 'parked')
+  local gates = parked > 0 and redis.call('HMGET', p .. 'meta', 'paused', 'concurrency') or {}
+  local ceiling = not gates[1] and tonumber(gates[2]) or 0
+  if ceiling > 0 then
+    local before = redis.call('ZCARD', active) + 1
+    -- [ceiling_wake]
+    -- Expects p, parked (more than 0), ceiling (jobs in active at most, more than 0) and before (how many there were). Workers that wait
+    -- for a slot are told of those that this call has freed and left: a hint each as long as there is work, no more than they lack.
+    local members = redis.call('ZCARD', p .. 'active')
+    local open = math.min(before - members, math.ceil(ceiling - members))
+    if open > 0 and redis.call('LLEN', p .. 'ring') == 0 then open = math.min(open, redis.call('ZCARD', p .. 'pending')) end
+    if open > 0 then
+      local lacking = math.min(open, 64, parked - redis.call('LLEN', p .. 'wake'))
+      if lacking > 0 then
+        local hints = {}
+        for i = 1, lacking do hints[i] = '1' end
+        redis.call('LPUSH', p .. 'wake', unpack(hints))
+        redis.call('LTRIM', p .. 'wake', 0, 63)
+      end
+    end
+    -- [end]
+  end
   return 1
 end
 redis.call('ZADD', p .. 'pending', 0, id)

@@ -4,6 +4,7 @@
 -- ARGV[1] base emq:{q}:       ARGV[2] most jobs      ARGV[3] lease in ms     ARGV[4] order: all as for take
 -- ARGV[5..] settlements, as for settle
 -- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...], server time], as of take]
+-- With meta.concurrency, workers noted in parked are told of slots that are free afterwards while there is work.
 -- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements; ERR most must be a positive integer;
 --   ERR lease must be a positive number of ms; ERR order must be f, l, g, fl or lf
 local p, at, call = ARGV[1], 5, redis.call
@@ -30,7 +31,7 @@ if order ~= 'f' then call('LLEN', p .. 'ring') end
 -- [settle_input]
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
 -- they will write, so that nothing is refused once something is written. Sets total and, for each settlement, ids, places (in
--- ARGV), keys (of its row), rows (fields of it); and in_active.
+-- ARGV), keys (of its row), rows (fields of it); in_active; and parked, how many workers wait to be woken.
 local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
 local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
 local ids, places, keys, rows, total, argv, arguments = {}, {}, {}, {}, 0, ARGV, #ARGV
@@ -83,7 +84,9 @@ elseif total > 0 then
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
 for i = 1, total do rows[i] = read_row(i) end
+local parked = total > 0 and call('ZCARD', p .. 'parked') or 0
 -- [end]
+local before = parked > 0 and ceiling > 0 and not settings[1] and call('ZCARD', active)
 -- [bites]
 local function bites(command, key, list)
   for first = 1, #list, 1000 do
@@ -96,16 +99,15 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [end]
 -- [settle_all]
--- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
+-- Expects p, call, now, bites, parked and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
 -- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 local verdicts = {}
-local completed, failures, parked, left_active, rows_doomed = 0, 0, 0, 0, 0
+local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
-if total > 0 then parked = call('ZCARD', p .. 'parked') end
 
 local function push_wakes()
   local count, r = 0, 1
@@ -789,4 +791,22 @@ if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, cal
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
 -- [end]
+if before then
+  -- [ceiling_wake]
+  -- Expects p, parked (more than 0), ceiling (jobs in active at most, more than 0) and before (how many there were). Workers that wait
+  -- for a slot are told of those that this call has freed and left: a hint each as long as there is work, no more than they lack.
+  local members = redis.call('ZCARD', p .. 'active')
+  local open = math.min(before - members, math.ceil(ceiling - members))
+  if open > 0 and redis.call('LLEN', p .. 'ring') == 0 then open = math.min(open, redis.call('ZCARD', p .. 'pending')) end
+  if open > 0 then
+    local lacking = math.min(open, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      redis.call('LPUSH', p .. 'wake', unpack(hints))
+      redis.call('LTRIM', p .. 'wake', 0, 63)
+    end
+  end
+  -- [end]
+end
 return {verdicts, taken}
