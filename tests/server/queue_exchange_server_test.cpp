@@ -16,6 +16,7 @@ namespace echomq::test {
 namespace {
 
 using namespace echomq::queue;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -879,6 +880,94 @@ TEST_F(ExchangeTest, AKeyOfAnotherTypeRefusesTheCallAndNothingIsWritten) {
   EXPECT_THAT(settle(mix).settled, ElementsAre(Settled::gone, Settled::scheduled));
   raw("SET", row(ids[2]), "x");
   EXPECT_THAT(take({.most = 5}).jobs, IsEmpty());
+}
+
+// Every key that a call may write, as a text: the call is refused before its first write, whichever of its parts would meet it.
+TEST_F(ExchangeTest, NoKeyOfAnotherTypeIsMetHalfWay) {
+  // Of every kind of settlement one, flat, in a lane and as a child; and one job whose lease has been taken from it.
+  const auto prepare = [&] {
+    raw("FLUSHALL");
+    const auto flat = fill({}, 10);
+    fill(kLaneX, 2);
+    raw("HSET", row(flat[5]), "parent", kJobA.text(), "parent_queue", "other");
+    const auto held = take({.most = 12});
+    EXPECT_THAT(held.jobs, SizeIs(12));
+    const SettleKind kinds[] = {SettleKind::done, SettleKind::retry, SettleKind::dead, SettleKind::delay,
+                                SettleKind::hand_back};
+    std::vector<Settlement> mix;
+    for (const TakenJob& one : held.jobs)
+      mix.push_back({.id = one.job.id, .token = one.job.token, .kind = kinds[mix.size() % 5], .wait = 1s});
+    fill({}, 2);
+    fill(kLaneX, 2);
+    raw("ZREM", kP + "active", flat[2].text());
+    raw("ZADD", kP + "parked", "99999999999999", "worker");
+    raw("HSET", kP + "meta", "max", "100");
+    return mix;
+  };
+  enum Way { kSettle, kTake, kBoth };
+  const auto expect_refused = [&](std::string_view key, Way way, std::vector<Settlement> mix) {
+    SCOPED_TRACE(std::string(key) + " " + std::to_string(way) + " " + std::to_string(mix.size()));
+    raw("DEL", kP + std::string(key));
+    key == "limiter" ? raw("LPUSH", kP + std::string(key), "x") : raw("SET", kP + std::string(key), "x");
+    const std::string before = digest();
+    if (way == kTake)
+      mix.clear();
+    const auto request = way == kSettle ? std::nullopt : std::optional(TakeRequest{.most = 5});
+    const auto answer = exchange(queue(), mix, request).get();
+    ASSERT_FALSE(answer);
+    EXPECT_THAT(answer.error().message(), HasSubstr("WRONGTYPE"));
+    EXPECT_EQ(digest(), before);
+  };
+  for (const std::string_view key : {"pending", "active", "dead", "ring", "meta", "limiter"})
+    expect_refused(key, kTake, prepare());
+  for (const std::string_view key :
+       {"pending", "active", "schedule", "dead", "ring", "wake", "parked", "flow:outbox", "meta"}) {
+    expect_refused(key, kSettle, prepare());
+    expect_refused(key, kBoth, prepare());
+  }
+  // One settlement alone meets only what it may write itself.
+  for (std::size_t i = 0; i < prepare().size(); ++i) {
+    for (const std::string_view key : {"active", "parked", "wake"}) {
+      const auto mix = prepare();
+      expect_refused(key, kSettle, {mix[i]});
+    }
+  }
+  const auto of = [&](SettleKind kind) {
+    const auto mix = prepare();
+    const auto found = std::ranges::find(mix, kind, &Settlement::kind);
+    return std::vector<Settlement>{*found};
+  };
+  expect_refused("schedule", kSettle, of(SettleKind::retry));
+  expect_refused("schedule", kSettle, of(SettleKind::delay));
+  expect_refused("dead", kSettle, of(SettleKind::retry));
+  expect_refused("dead", kSettle, of(SettleKind::dead));
+  expect_refused("pending", kSettle, of(SettleKind::hand_back));
+}
+
+// What counts, limits or pauses lanes, and the set of one lane, hold up nobody.
+TEST_F(ExchangeTest, WhatBelongsToALaneCountsAsAbsentWhenItHasAnotherType) {
+  const std::string lane_set = "g:" + std::string(kLaneX.text()) + ":pending";
+  for (const std::string_view key :
+       {std::string_view("gactive"), std::string_view("glimit"), std::string_view("gweight"),
+        std::string_view("paused"), std::string_view(lane_set)}) {
+    SCOPED_TRACE(key);
+    raw("FLUSHALL");
+    fill({}, 2);
+    fill(kLaneX, 2);
+    const auto held = take({.most = 4});
+    ASSERT_THAT(held.jobs, SizeIs(4));
+    fill(kLaneX, 2);
+    fill(kLaneY, 2);
+    fill({}, 1);
+    raw("SET", kP + std::string(key), "x");
+    std::vector<Settlement> done;
+    for (const TakenJob& one : held.jobs)
+      done.push_back({.id = one.job.id, .token = one.job.token});
+    EXPECT_THAT(settle(done).settled, Each(Settled::completed));
+    EXPECT_EQ(raw("ZCARD", kP + "active").as_integer(), 0);
+    EXPECT_THAT(take({.most = 10}).jobs, SizeIs(key == lane_set ? 3 : 5));
+    EXPECT_THAT(take({.most = 10}).jobs, IsEmpty());
+  }
 }
 
 TEST_F(ExchangeTest, AThousandOfEach) {

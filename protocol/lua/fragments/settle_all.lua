@@ -50,14 +50,15 @@ local function give_lanes_back()
   for _, g in ipairs(names) do
     local lane = lanes[g]
     local members = lane.members
-    lane.waiting = call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+    local size = redis.pcall('ZCARD', p .. 'g:' .. g .. ':pending')
+    lane.waiting = type(size) == 'number' and size > 0
     bites('ZADD', p .. 'g:' .. g .. ':pending', members)
     local act = redis.pcall('HINCRBY', p .. 'gactive', g, -lane.freed)
-    if type(act) ~= 'number' or act <= 0 then call('HDEL', p .. 'gactive', g) end
+    if type(act) ~= 'number' or act <= 0 then redis.pcall('HDEL', p .. 'gactive', g) end
     lane.act = type(act) == 'number' and act + lane.freed or 0
     lane.off = (lane.waiting or #members > 0) and not call('LPOS', p .. 'ring', g, 'MAXLEN', 64)
-      and call('SISMEMBER', p .. 'paused', g) == 0
-    lane.ceiling = lane.off and tonumber(call('HGET', p .. 'glimit', g))
+      and redis.pcall('SISMEMBER', p .. 'paused', g) ~= 1
+    lane.ceiling = lane.off and tonumber(redis.pcall('HGET', p .. 'glimit', g))
   end
   for _, step in ipairs(steps) do
     local lane = lanes[step[1]]

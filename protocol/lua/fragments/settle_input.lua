@@ -20,7 +20,7 @@ while at <= arguments do
   elseif kind == 'w' then
     local wait = tonumber(argv[at + 3])
     sound = wait and wait == wait
-    schedules = true
+    schedules, dies = true, true
   elseif kind == 'h' then
     returns = true
   end
@@ -48,9 +48,33 @@ local in_active = {}
 if total > 4 and call('ZCARD', active) <= 128 then
   local members = call('ZRANGE', active, 0, 127)
   for i = 1, #members do in_active[members[i]] = true end
-elseif total > 0 then
+elseif total == 0 then
+  call('ZCARD', active)
+else
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
-for i = 1, total do rows[i] = read_row(i) end
 local parked = total > 0 and call('ZCARD', p .. 'parked') or 0
+local laned, linked, alone = false, false, false
+for i = 1, total do
+  local fields = read_row(i)
+  rows[i] = fields
+  if fields[2] or fields[3] or not in_active[ids[i]] then
+    local g, left = fields[2], fields[1] and not in_active[ids[i]]
+    laned, linked, alone = laned or g, linked or fields[3], alone or left
+    if g and (left or fields[3] or argv[places[i] + 2] == 'h') then call('ZCARD', p .. 'g:' .. g .. ':pending') end
+  end
+end
+if alone or linked then
+  call('ZCARD', p .. 'pending')
+  call('ZCARD', p .. 'schedule')
+  call('ZCARD', p .. 'dead')
+  if laned then
+    call('HLEN', p .. 'gactive')
+    call('HLEN', p .. 'glimit')
+    call('SCARD', p .. 'paused')
+  end
+end
+if linked then call('LLEN', p .. 'flow:outbox') end
+if laned or linked then call('LLEN', p .. 'ring') end
+if laned or linked or parked > 0 then call('LLEN', p .. 'wake') end

@@ -25,7 +25,7 @@ local function serve(set, wanted, lane)
   local begun = count
   while count - begun < wanted and bound > 0 do
     local asked = wanted - (count - begun)
-    local popped = call('ZPOPMIN', set, asked)
+    local popped = try('ZPOPMIN', set, asked)
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = rows_of .. id
@@ -83,10 +83,10 @@ local function serve_lanes(wanted)
     if not g then break end
     local lane = lanes[g]
     if not lane then
-      local weight = tonumber(call('HGET', p .. 'gweight', g))
+      local weight = tonumber(try('HGET', p .. 'gweight', g))
       lane = {weight = weight and weight >= 1 and math.floor(weight) or 1, served = 0, act = 0,
-        ceiling = tonumber(call('HGET', p .. 'glimit', g))}
-      if lane.ceiling then lane.act = tonumber(call('HGET', p .. 'gactive', g)) or 0 end
+        ceiling = tonumber(try('HGET', p .. 'glimit', g))}
+      if lane.ceiling then lane.act = tonumber(try('HGET', p .. 'gactive', g)) or 0 end
       lanes[g] = lane
       visited[#visited + 1] = g
     end
@@ -95,7 +95,8 @@ local function serve_lanes(wanted)
     local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
     lane.served, lane.act = lane.served + got, lane.act + got
     if got == 0 then bound = bound - 1 end
-    if lane.ceiling and lane.act >= lane.ceiling or call('ZCARD', p .. 'g:' .. g .. ':pending') == 0 then
+    local left = try('ZCARD', p .. 'g:' .. g .. ':pending')
+    if lane.ceiling and lane.act >= lane.ceiling or type(left) ~= 'number' or left == 0 then
       call('LREM', p .. 'ring', -1, g)   -- it has just moved to the tail
     end
   end
@@ -129,7 +130,7 @@ bites('ZADD', p .. 'active', leases)
 for _, g in ipairs(visited) do
   local served = lanes[g].served
   if served > 0 and type(redis.pcall('HINCRBY', p .. 'gactive', g, served)) ~= 'number' then
-    call('HSET', p .. 'gactive', g, served)
+    redis.pcall('HSET', p .. 'gactive', g, served)
   end
 end
 if window > 0 and span >= 1 and count > 0 then

@@ -16,3 +16,4 @@ local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) 
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
 if order ~= 'l' then call('ZCARD', p .. 'pending') end
 if order ~= 'f' then call('LLEN', p .. 'ring') end
+call('ZCARD', p .. 'dead')

@@ -14,7 +14,9 @@
 --   or `dead`, NUL, result or error; and its id is published on ended.
 -- Replies: one integer a settlement: 1 completed; 2 scheduled; 3 dead; 4 delayed; 5 given back; 0 the row is gone (hand back: or the
 --   job is not in active); -1 another claim holds, or held, the job.
--- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements
+-- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements; and a key of another type: active, parked,
+--   and what may be written of pending, schedule, dead, ring, wake and flow:outbox. Counts, limits and pauses of lanes count as
+--   absent then, and so does a row. Not looked at beforehand: the row of a parent and the keys beside it.
 -- With meta.concurrency, workers noted in parked are told of slots that are free now while there is work.
 local p, at, call = ARGV[1], 2, redis.call
 -- [settle_input]
@@ -40,7 +42,7 @@ while at <= arguments do
   elseif kind == 'w' then
     local wait = tonumber(argv[at + 3])
     sound = wait and wait == wait
-    schedules = true
+    schedules, dies = true, true
   elseif kind == 'h' then
     returns = true
   end
@@ -68,12 +70,36 @@ local in_active = {}
 if total > 4 and call('ZCARD', active) <= 128 then
   local members = call('ZRANGE', active, 0, 127)
   for i = 1, #members do in_active[members[i]] = true end
-elseif total > 0 then
+elseif total == 0 then
+  call('ZCARD', active)
+else
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
-for i = 1, total do rows[i] = read_row(i) end
 local parked = total > 0 and call('ZCARD', p .. 'parked') or 0
+local laned, linked, alone = false, false, false
+for i = 1, total do
+  local fields = read_row(i)
+  rows[i] = fields
+  if fields[2] or fields[3] or not in_active[ids[i]] then
+    local g, left = fields[2], fields[1] and not in_active[ids[i]]
+    laned, linked, alone = laned or g, linked or fields[3], alone or left
+    if g and (left or fields[3] or argv[places[i] + 2] == 'h') then call('ZCARD', p .. 'g:' .. g .. ':pending') end
+  end
+end
+if alone or linked then
+  call('ZCARD', p .. 'pending')
+  call('ZCARD', p .. 'schedule')
+  call('ZCARD', p .. 'dead')
+  if laned then
+    call('HLEN', p .. 'gactive')
+    call('HLEN', p .. 'glimit')
+    call('SCARD', p .. 'paused')
+  end
+end
+if linked then call('LLEN', p .. 'flow:outbox') end
+if laned or linked then call('LLEN', p .. 'ring') end
+if laned or linked or parked > 0 then call('LLEN', p .. 'wake') end
 -- [end]
 local gates = parked > 0 and call('HMGET', p .. 'meta', 'paused', 'concurrency') or {}
 local ceiling = not gates[1] and tonumber(gates[2]) or 0
@@ -142,14 +168,15 @@ local function give_lanes_back()
   for _, g in ipairs(names) do
     local lane = lanes[g]
     local members = lane.members
-    lane.waiting = call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+    local size = redis.pcall('ZCARD', p .. 'g:' .. g .. ':pending')
+    lane.waiting = type(size) == 'number' and size > 0
     bites('ZADD', p .. 'g:' .. g .. ':pending', members)
     local act = redis.pcall('HINCRBY', p .. 'gactive', g, -lane.freed)
-    if type(act) ~= 'number' or act <= 0 then call('HDEL', p .. 'gactive', g) end
+    if type(act) ~= 'number' or act <= 0 then redis.pcall('HDEL', p .. 'gactive', g) end
     lane.act = type(act) == 'number' and act + lane.freed or 0
     lane.off = (lane.waiting or #members > 0) and not call('LPOS', p .. 'ring', g, 'MAXLEN', 64)
-      and call('SISMEMBER', p .. 'paused', g) == 0
-    lane.ceiling = lane.off and tonumber(call('HGET', p .. 'glimit', g))
+      and redis.pcall('SISMEMBER', p .. 'paused', g) ~= 1
+    lane.ceiling = lane.off and tonumber(redis.pcall('HGET', p .. 'glimit', g))
   end
   for _, step in ipairs(steps) do
     local lane = lanes[step[1]]

@@ -5,7 +5,7 @@
 -- ARGV[5..] settlements, as for settle
 -- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...], server time], as of take]
 -- With meta.concurrency, workers noted in parked are told of slots that are free afterwards while there is work.
--- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements; ERR most must be a positive integer;
+-- Refusals, with nothing written: a key of another type, as for both; ERR a settlement is malformed; ERR more than 1000 settlements; ERR most must be a positive integer;
 --   ERR lease must be a positive number of ms; ERR order must be f, l, g, fl or lf
 local p, at, call = ARGV[1], 5, redis.call
 -- [take_input]
@@ -27,6 +27,7 @@ local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) 
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
 if order ~= 'l' then call('ZCARD', p .. 'pending') end
 if order ~= 'f' then call('LLEN', p .. 'ring') end
+call('ZCARD', p .. 'dead')
 -- [end]
 -- [settle_input]
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
@@ -51,7 +52,7 @@ while at <= arguments do
   elseif kind == 'w' then
     local wait = tonumber(argv[at + 3])
     sound = wait and wait == wait
-    schedules = true
+    schedules, dies = true, true
   elseif kind == 'h' then
     returns = true
   end
@@ -79,12 +80,36 @@ local in_active = {}
 if total > 4 and call('ZCARD', active) <= 128 then
   local members = call('ZRANGE', active, 0, 127)
   for i = 1, #members do in_active[members[i]] = true end
-elseif total > 0 then
+elseif total == 0 then
+  call('ZCARD', active)
+else
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
-for i = 1, total do rows[i] = read_row(i) end
 local parked = total > 0 and call('ZCARD', p .. 'parked') or 0
+local laned, linked, alone = false, false, false
+for i = 1, total do
+  local fields = read_row(i)
+  rows[i] = fields
+  if fields[2] or fields[3] or not in_active[ids[i]] then
+    local g, left = fields[2], fields[1] and not in_active[ids[i]]
+    laned, linked, alone = laned or g, linked or fields[3], alone or left
+    if g and (left or fields[3] or argv[places[i] + 2] == 'h') then call('ZCARD', p .. 'g:' .. g .. ':pending') end
+  end
+end
+if alone or linked then
+  call('ZCARD', p .. 'pending')
+  call('ZCARD', p .. 'schedule')
+  call('ZCARD', p .. 'dead')
+  if laned then
+    call('HLEN', p .. 'gactive')
+    call('HLEN', p .. 'glimit')
+    call('SCARD', p .. 'paused')
+  end
+end
+if linked then call('LLEN', p .. 'flow:outbox') end
+if laned or linked then call('LLEN', p .. 'ring') end
+if laned or linked or parked > 0 then call('LLEN', p .. 'wake') end
 -- [end]
 local before = parked > 0 and ceiling > 0 and not settings[1] and call('ZCARD', active)
 -- [bites]
@@ -151,14 +176,15 @@ local function give_lanes_back()
   for _, g in ipairs(names) do
     local lane = lanes[g]
     local members = lane.members
-    lane.waiting = call('ZCARD', p .. 'g:' .. g .. ':pending') > 0
+    local size = redis.pcall('ZCARD', p .. 'g:' .. g .. ':pending')
+    lane.waiting = type(size) == 'number' and size > 0
     bites('ZADD', p .. 'g:' .. g .. ':pending', members)
     local act = redis.pcall('HINCRBY', p .. 'gactive', g, -lane.freed)
-    if type(act) ~= 'number' or act <= 0 then call('HDEL', p .. 'gactive', g) end
+    if type(act) ~= 'number' or act <= 0 then redis.pcall('HDEL', p .. 'gactive', g) end
     lane.act = type(act) == 'number' and act + lane.freed or 0
     lane.off = (lane.waiting or #members > 0) and not call('LPOS', p .. 'ring', g, 'MAXLEN', 64)
-      and call('SISMEMBER', p .. 'paused', g) == 0
-    lane.ceiling = lane.off and tonumber(call('HGET', p .. 'glimit', g))
+      and redis.pcall('SISMEMBER', p .. 'paused', g) ~= 1
+    lane.ceiling = lane.off and tonumber(redis.pcall('HGET', p .. 'glimit', g))
   end
   for _, step in ipairs(steps) do
     local lane = lanes[step[1]]
@@ -552,7 +578,7 @@ local function serve(set, wanted, lane)
   local begun = count
   while count - begun < wanted and bound > 0 do
     local asked = wanted - (count - begun)
-    local popped = call('ZPOPMIN', set, asked)
+    local popped = try('ZPOPMIN', set, asked)
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = rows_of .. id
@@ -613,10 +639,10 @@ local function serve_lanes(wanted)
     if not g then break end
     local lane = lanes[g]
     if not lane then
-      local weight = tonumber(call('HGET', p .. 'gweight', g))
+      local weight = tonumber(try('HGET', p .. 'gweight', g))
       lane = {weight = weight and weight >= 1 and math.floor(weight) or 1, served = 0, act = 0,
-        ceiling = tonumber(call('HGET', p .. 'glimit', g))}
-      if lane.ceiling then lane.act = tonumber(call('HGET', p .. 'gactive', g)) or 0 end
+        ceiling = tonumber(try('HGET', p .. 'glimit', g))}
+      if lane.ceiling then lane.act = tonumber(try('HGET', p .. 'gactive', g)) or 0 end
       lanes[g] = lane
       visited[#visited + 1] = g
     end
@@ -625,7 +651,8 @@ local function serve_lanes(wanted)
     local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
     lane.served, lane.act = lane.served + got, lane.act + got
     if got == 0 then bound = bound - 1 end
-    if lane.ceiling and lane.act >= lane.ceiling or call('ZCARD', p .. 'g:' .. g .. ':pending') == 0 then
+    local left = try('ZCARD', p .. 'g:' .. g .. ':pending')
+    if lane.ceiling and lane.act >= lane.ceiling or type(left) ~= 'number' or left == 0 then
       call('LREM', p .. 'ring', -1, g)   -- it has just moved to the tail
     end
   end
@@ -659,7 +686,7 @@ bites('ZADD', p .. 'active', leases)
 for _, g in ipairs(visited) do
   local served = lanes[g].served
   if served > 0 and type(redis.pcall('HINCRBY', p .. 'gactive', g, served)) ~= 'number' then
-    call('HSET', p .. 'gactive', g, served)
+    redis.pcall('HSET', p .. 'gactive', g, served)
   end
 end
 if window > 0 and span >= 1 and count > 0 then

@@ -12,9 +12,12 @@
 --   fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
 --   row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before this claim (attempts less stalled
 --   and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
--- Refusals, with nothing written: ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
+-- Refusals, with nothing written: a key of another type (meta, limiter, active, dead, and pending or ring if it is served; the set of a lane,
+--   its limit, weight and count, and a row count as absent then; not looked at beforehand is what hears of a child that dies of age:
+--   flow:outbox, wake, the row of the parent and the keys beside it); ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
 --   l, g, fl or lf
 local p, call = ARGV[1], redis.call
+call('ZCARD', p .. 'active')
 -- [take_input]
 -- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, whole, find_parents and what
 -- the gates said.
@@ -34,6 +37,7 @@ local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) 
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
 if order ~= 'l' then call('ZCARD', p .. 'pending') end
 if order ~= 'f' then call('LLEN', p .. 'ring') end
+call('ZCARD', p .. 'dead')
 -- [end]
 -- [bites]
 local function bites(command, key, list)
@@ -74,7 +78,7 @@ local function serve(set, wanted, lane)
   local begun = count
   while count - begun < wanted and bound > 0 do
     local asked = wanted - (count - begun)
-    local popped = call('ZPOPMIN', set, asked)
+    local popped = try('ZPOPMIN', set, asked)
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = rows_of .. id
@@ -135,10 +139,10 @@ local function serve_lanes(wanted)
     if not g then break end
     local lane = lanes[g]
     if not lane then
-      local weight = tonumber(call('HGET', p .. 'gweight', g))
+      local weight = tonumber(try('HGET', p .. 'gweight', g))
       lane = {weight = weight and weight >= 1 and math.floor(weight) or 1, served = 0, act = 0,
-        ceiling = tonumber(call('HGET', p .. 'glimit', g))}
-      if lane.ceiling then lane.act = tonumber(call('HGET', p .. 'gactive', g)) or 0 end
+        ceiling = tonumber(try('HGET', p .. 'glimit', g))}
+      if lane.ceiling then lane.act = tonumber(try('HGET', p .. 'gactive', g)) or 0 end
       lanes[g] = lane
       visited[#visited + 1] = g
     end
@@ -147,7 +151,8 @@ local function serve_lanes(wanted)
     local got = share > 0 and serve(p .. 'g:' .. g .. ':pending', share, g) or 0
     lane.served, lane.act = lane.served + got, lane.act + got
     if got == 0 then bound = bound - 1 end
-    if lane.ceiling and lane.act >= lane.ceiling or call('ZCARD', p .. 'g:' .. g .. ':pending') == 0 then
+    local left = try('ZCARD', p .. 'g:' .. g .. ':pending')
+    if lane.ceiling and lane.act >= lane.ceiling or type(left) ~= 'number' or left == 0 then
       call('LREM', p .. 'ring', -1, g)   -- it has just moved to the tail
     end
   end
@@ -181,7 +186,7 @@ bites('ZADD', p .. 'active', leases)
 for _, g in ipairs(visited) do
   local served = lanes[g].served
   if served > 0 and type(redis.pcall('HINCRBY', p .. 'gactive', g, served)) ~= 'number' then
-    call('HSET', p .. 'gactive', g, served)
+    redis.pcall('HSET', p .. 'gactive', g, served)
   end
 end
 if window > 0 and span >= 1 and count > 0 then
