@@ -36,10 +36,10 @@ class WakeWatch {
   virtual void park(bool parked) = 0;
   /// Parks with a claim that is sent right behind the BLPOP, so that the server runs it in the moment a token comes: the
   /// job is on its way before anybody has been told. Takes over the reference; sets the deadline. Its answer comes when the
-  /// BLPOP has ended, however it ended, and with it the watch is parked no more; leaving ends the BLPOP. Where no
+  /// BLPOP has ended, after `wait` at most, and with it the watch is parked no more; leaving ends the BLPOP. Where no
   /// claim can ride (the connection waits for several queues) the call is kept until the watch leaves, fails then as
   /// `cancelled`, and a token is told as without it.
-  virtual void park_with(detail::Call* claim) = 0;
+  virtual void park_with(detail::Call* claim, std::chrono::milliseconds wait) = 0;
   /// Tokens taken by BLPOPs that had this watch's claim behind them, and not told otherwise; reading takes them.
   [[nodiscard]] virtual std::uint64_t take_tokens() = 0;
 };

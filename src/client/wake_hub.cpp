@@ -16,7 +16,6 @@ namespace {
 
 // How long one BLPOP parks. A half-open connection is noticed that much later, so not for ever.
 constexpr std::chrono::seconds kPark{20};
-constexpr std::string_view kParkText = "20";
 constexpr std::chrono::seconds kGrace{3};
 
 [[nodiscard]] Error left() { return Error(Errc::cancelled, "its worker has left its parking place", Repeat::safe); }
@@ -34,8 +33,10 @@ class WakeHub::Watch final : public WakeWatch {
   Watch(std::shared_ptr<WakeHub> hub, std::string wake_key, std::function<void()> on_wake)
       : hub_(std::move(hub)), key_(std::move(wake_key)), on_wake_(std::move(on_wake)) {}
   ~Watch() override { hub_->remove(*this); }
-  void park(bool parked) override { hub_->set_parked(*this, parked, nullptr); }
-  void park_with(detail::Call* claim) override { hub_->set_parked(*this, true, claim); }
+  void park(bool parked) override { hub_->set_parked(*this, parked, nullptr, {}); }
+  void park_with(detail::Call* claim, std::chrono::milliseconds wait) override {
+    hub_->set_parked(*this, true, claim, detail::Clock::now() + wait);
+  }
   [[nodiscard]] std::uint64_t take_tokens() override { return tokens_.exchange(0, std::memory_order_relaxed); }
 
   const std::shared_ptr<WakeHub> hub_;
@@ -45,6 +46,7 @@ class WakeHub::Watch final : public WakeWatch {
   // Guarded by the hub.
   bool parked_ = false;
   detail::Call* claim_ = nullptr;  // not sent yet
+  detail::Clock::time_point claim_until_{};
 };
 
 WakeHub::WakeHub(Ways ways, wire::Counters& counters, detail::Target* target)
@@ -82,7 +84,7 @@ void WakeHub::unpark_locked(Watch& watch) {
     parked_.erase(count);
 }
 
-void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim) {
+void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail::Clock::time_point until) {
   std::unique_lock lock(mutex_);
   detail::Call* const unsent = closed_ ? claim : std::exchange(watch.claim_, claim);
   if (unsent != nullptr) {
@@ -112,6 +114,7 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim) {
     return;
   }
   watch.parked_ = true;
+  watch.claim_until_ = until;
   ++parked_[watch.key_];
   if (!link_) {
     link_ = ways_.park(shared_from_this());
@@ -135,7 +138,16 @@ void WakeHub::ask_locked() {
   for (const auto& [key, count] : parked_)
     asked_.push_back(key);
   parts.insert(parts.end(), asked_.begin(), asked_.end());
-  parts.push_back(kParkText);
+  rider_ = next_rider_locked();
+  std::chrono::milliseconds park = kPark;
+  if (rider_ != nullptr) {
+    park = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(rider_->claim_until_ - detail::Clock::now()),
+                      std::chrono::milliseconds(1), park);
+  }
+  // In seconds with three places.
+  std::string seconds = std::to_string(park.count() + 1'000'000);
+  seconds.insert(seconds.size() - 3, 1, '.');
+  parts.push_back(std::string_view(seconds).substr(1));
   auto decode = [self = weak_from_this(), asked = generation_](const wire::Answer& answer) -> Result<void> {
     const auto hub = self.lock();
     if (!hub)
@@ -157,12 +169,24 @@ void WakeHub::ask_locked() {
   detail::Call* call = Bound::make(parts, std::move(decode));
   call->default_target = target_;
   call->blocking = true;
-  call->deadline = detail::Clock::now() + kPark + kGrace;
-  // When the call ends without an answer (lost connection, closed), ask again.
-  struct OnEnd {
-    std::weak_ptr<WakeHub> hub;
-    std::uint64_t generation;
-    detail::CallOf<void>* call;
+  call->deadline = detail::Clock::now() + park + kGrace;
+  // When the call ends without an answer (lost connection, closed), ask again: on the executor, for whoever ends it may hold
+  // locks. An answer has been dealt with by then, and wakes nobody for this.
+  struct OnEnd final : detail::Target {
+    OnEnd(std::weak_ptr<WakeHub> its_hub, std::uint64_t its_generation, detail::CallOf<void>* its_call,
+          detail::Target* its_executor)
+        : hub(std::move(its_hub)), generation(its_generation), call(its_call), executor(its_executor) {}
+    const std::weak_ptr<WakeHub> hub;
+    const std::uint64_t generation;
+    detail::CallOf<void>* const call;
+    detail::Target* const executor;
+    void post(Continuation continuation) override {
+      if (call->peek()) {
+        continuation();
+      } else {
+        executor->post(continuation);
+      }
+    }
     static void run(void* raw) noexcept {
       const std::unique_ptr<OnEnd> self(static_cast<OnEnd*>(raw));
       const Result<void> result = self->call->take();
@@ -172,9 +196,9 @@ void WakeHub::ask_locked() {
     }
   };
   call->retain();
-  auto on_end = std::make_unique<OnEnd>(OnEnd{weak_from_this(), generation_, static_cast<Bound*>(call)});
-  (void)call->on_done(target_, Continuation(&OnEnd::run, on_end.release()));
-  rider_ = next_rider_locked();
+  auto on_end = std::make_unique<OnEnd>(weak_from_this(), generation_, static_cast<Bound*>(call), target_);
+  OnEnd* const target = on_end.get();
+  (void)call->on_done(target, Continuation(&OnEnd::run, on_end.release()));
   if (rider_ == nullptr) {
     link_->submit(call, false);
     return;
@@ -195,8 +219,9 @@ WakeHub::Watch* WakeHub::next_rider_locked() {
   // would send the claims of the others home each time.
   if (asked_.size() != 1 || watches_.begin()->first != watches_.rbegin()->first)
     return nullptr;
-  const auto found = std::find_if(watches_.begin(), watches_.end(), [](const auto& entry) {
-    return entry.second->parked_ && entry.second->claim_ != nullptr;
+  const auto now = detail::Clock::now();
+  const auto found = std::find_if(watches_.begin(), watches_.end(), [now](const auto& entry) {
+    return entry.second->parked_ && entry.second->claim_ != nullptr && entry.second->claim_until_ > now;
   });
   return found != watches_.end() ? found->second : nullptr;
 }

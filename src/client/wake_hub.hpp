@@ -57,7 +57,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   class Watch;
   friend class Watch;
 
-  void set_parked(Watch& watch, bool parked, detail::Call* claim);
+  void set_parked(Watch& watch, bool parked, detail::Call* claim, detail::Clock::time_point until);
   void remove(Watch& watch);
   void ask_locked();
   void unblock_locked();

@@ -17,7 +17,7 @@ class BeatOnly final : public WakeWatch {
  public:
   void park(bool) override { refuse(); }
   ~BeatOnly() override { refuse(); }
-  void park_with(detail::Call* claim) override {
+  void park_with(detail::Call* claim, std::chrono::milliseconds) override {
     refuse();
     claim_ = claim;
   }

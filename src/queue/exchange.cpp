@@ -35,8 +35,8 @@ constexpr std::uint32_t kMostTaken = 1000;
 class Arguments {
  public:
   explicit Arguments(std::size_t settlements) {
-    parts_.reserve(4 + 7 * settlements);
-    numbers_.reserve(2 + 4 * settlements);
+    parts_.reserve(5 + 7 * settlements);
+    numbers_.reserve(3 + 4 * settlements);
   }
   void add(std::string_view part) { parts_.push_back(part); }
   template <typename Number>
@@ -168,7 +168,7 @@ class Arguments {
   const auto expired = elements.next().as_integer();
   const resp::View jobs = elements.next();
   const auto claimed_at = elements.next().as_integer();
-  if (!claimed_at || !gate || *gate < 0 || *gate > 3 || !wait || !more || !expired || *expired < 0 ||
+  if (!claimed_at || !gate || *gate < 0 || *gate > 4 || !wait || !more || !expired || *expired < 0 ||
       !jobs.is_aggregate())
     return unexpected_reply(verb, reply);
   out.gate = static_cast<Gate>(*gate);
@@ -216,6 +216,11 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
     arguments.add_number(take->most);
     arguments.add_number(take->lease);
     arguments.add(order_of(*take));
+    if (take->last_moment) {
+      if (!settlements.empty())
+        return fail(Errc::invalid_argument, "exchange: a last moment is of claims without settlements only");
+      arguments.add_number(take->last_moment->time_since_epoch().count());
+    }
   }
   for (const Settlement& one : settlements)
     arguments.add(one);

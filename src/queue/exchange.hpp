@@ -58,6 +58,8 @@ struct TakeRequest {
   bool lanes_first = false;
   /// A lane's turn gives all that is asked for, whatever its weight, and the next lane the rest. Of a claim from lanes only.
   bool whole_turns = false;
+  /// Claims nothing once the server's clock is past it: the gate is `late` then. Of a claim without settlements only.
+  std::optional<UnixMillis> last_moment;
   /// Also finds out `flow_parent`: no row tells, so it is a look-up more a flat job.
   bool find_parents = false;
 };
@@ -80,6 +82,7 @@ enum class Gate : std::uint8_t {
   paused,       ///< `meta.paused`
   concurrency,  ///< `meta.concurrency` is reached by `active`
   rate,         ///< the fixed window is used up; `wait` says for how long
+  late,         ///< the claim came after its `last_moment`
 };
 
 struct Exchanged {

@@ -37,6 +37,35 @@ bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Clock:
   return !(result == -1 && errno == ETIMEDOUT);
 }
 
+namespace {
+thread_local WakeLater* wakes = nullptr;
+}  // namespace
+
+WakeLater::WakeLater() noexcept : outer_(wakes) { wakes = this; }
+WakeLater::~WakeLater() {
+  flush();
+  wakes = outer_;
+}
+
+void WakeLater::flush() noexcept {
+  for (std::size_t i = 0; i < count_; ++i)
+    futex_wake_all(*words_[i]);
+  count_ = 0;
+}
+
+void WakeLater::wake(std::atomic<std::uint32_t>& word) noexcept {
+  if (wakes == nullptr)
+    return futex_wake_all(word);
+  WakeLater& scope = *wakes;
+  for (std::size_t i = 0; i < scope.count_; ++i) {
+    if (scope.words_[i] == &word)
+      return;
+  }
+  if (scope.count_ == scope.words_.size())
+    scope.flush();
+  scope.words_[scope.count_++] = &word;
+}
+
 void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, nullptr,
           nullptr, 0);

@@ -1,8 +1,10 @@
 // A timed wait on a 32-bit atomic: what `std::atomic::wait` lacks.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace echomq {
@@ -13,6 +15,25 @@ namespace detail {
 bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::steady_clock::time_point until) noexcept;
 void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept;
+
+/// While one lives, this thread gathers the wakes that are asked for by `wake` and does them together: whoever has several
+/// things for the same sleeper, wakes it once. The words may be gone by then, for only their addresses are used.
+class WakeLater {
+ public:
+  WakeLater() noexcept;
+  ~WakeLater();
+  WakeLater(const WakeLater&) = delete;
+  WakeLater& operator=(const WakeLater&) = delete;
+  /// Wakes those gathered so far.
+  void flush() noexcept;
+  /// Of the scope of this thread; at once when there is none.
+  static void wake(std::atomic<std::uint32_t>& word) noexcept;
+
+ private:
+  std::array<std::atomic<std::uint32_t>*, 8> words_{};
+  std::size_t count_ = 0;
+  WakeLater* outer_;
+};
 
 /// Marks this thread as one of the library: blocking calls on it answer `would_deadlock`.
 void mark_library_thread() noexcept;

@@ -1,6 +1,7 @@
 // Replies: frames out of bytes, calls out of frames.
 #include <utility>
 
+#include "result/futex.hpp"
 #include "wire/link.hpp"
 #include "wire/request.hpp"
 
@@ -8,6 +9,9 @@ namespace echomq {
 inline namespace v1 {
 namespace wire {
 namespace {
+
+/// Answers of one read that a sleeper waits for at most before it is woken for the first.
+constexpr std::size_t kAnswersAWake = 16;
 
 /// On a connection that subscribes, everything but a message answers the oldest request: confirmations come as pushes
 /// on RESP3 and as arrays on RESP2.
@@ -63,8 +67,12 @@ bool Link::process_input() {
       make_room_locked();
     }
 
-    // 3. Complete the calls, without the lock.
+    // 3. Complete the calls, without the lock. Whoever gets several answers is woken once, but not late.
+    detail::WakeLater wakes;
+    std::size_t done = 0;
     for (const Frame& frame : frames_) {
+      if (++done % kAnswersAWake == 0)
+        wakes.flush();
       const resp::View reply(std::string_view(input_.data() + frame.offset, frame.size));
       if (frame.is_push) {
         counters_.pushes.fetch_add(1, std::memory_order_relaxed);

@@ -53,7 +53,8 @@ class ControlCore : public client::Core {
   const std::shared_ptr<Inbox> inbox_;
 };
 
-/// The same for the claim of a parked worker, which `watch` sends behind the BLPOP of the wake list.
+/// The same for the claim of a parked worker, which `watch` sends behind the BLPOP of the wake list; a call's deadline is how
+/// long it waits there.
 class RidingCore final : public ControlCore {
  public:
   using ControlCore::ControlCore;
@@ -61,7 +62,7 @@ class RidingCore final : public ControlCore {
   void submit(detail::Call* call, wire::CallSettings settings) override {
     call->default_target = continuations();
     call->repeat = settings.repeat;
-    watch->park_with(call);
+    watch->park_with(call, settings.deadline.value_or(options().deadline));
   }
 
   client::WakeWatch* watch = nullptr;  ///< set before the first call

@@ -69,6 +69,9 @@ void Engine::exchange_more() {
   if (stopping_ || claims_ > 0 || claims_paused_ || parked_ || closed_)
     return;
   if (full() || sick()) {
+    // What was claimable at the last claim has been claimed; whatever came later has tokens of its own.
+    if (dry_ && !gather_ && !gated_)
+      token_owed_ = false;
     if (token_owed_)
       pass_token_on();
     alarms_.set_earlier(Alarm::promote, now_ + spread(std::min(options_.beat, kBusyPromote)));

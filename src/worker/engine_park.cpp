@@ -22,6 +22,11 @@ constexpr unsigned kFruitless = 3;
 /// The shortest beat, however much work comes untold.
 constexpr Milliseconds kShortestBeat{50};
 constexpr Milliseconds kFirstPause{50};
+/// How long a claim waits behind a BLPOP before it is sent anew. With leases so short that it would be less than the first,
+/// a token is told instead.
+constexpr Milliseconds kShortestRide{1000};
+constexpr Milliseconds kLongestRide{10'000};
+constexpr Milliseconds kRideGrace{250};
 /// Between two passes of tokens for work that others serve: without any such worker the token comes back at once.
 constexpr Milliseconds kForeign{40};
 
@@ -110,17 +115,22 @@ void Engine::nothing_claimable() {
 
 void Engine::wait_for_token() {
   // Batches gather first, and then claim what they lack.
-  const std::size_t asked = gather_ || riding_ ? 0 : std::min(room(), bite());
+  const auto wait = std::min(options_.lease / 3, kLongestRide);
+  const std::size_t asked =
+      gather_ || riding_ || wait < kShortestRide || sent_then_ == TimePoint::min() ? 0 : std::min(room(), bite());
   if (asked == 0) {
     watch_->park(true);
     return;
   }
-  const queue::TakeRequest take{
+  // Should this worker be cut off meanwhile, the server would give the jobs to nobody: so not for longer than a third of a
+  // lease, in which the jobs that it has now cannot lapse and come to it once more. The BLPOP ends a little later.
+  queue::TakeRequest take{
       .most = static_cast<std::uint32_t>(asked), .lease = options_.lease, .lanes_first = lanes_first_};
+  take.last_moment = clock_then_ + std::chrono::ceil<Milliseconds>(now_ - sent_then_) + wait;
   lanes_first_ = !lanes_first_;
   asked_ += asked;
   riding_ = true;
-  when(queue::exchange(riding_verbs_, {}, take),
+  when(queue::exchange(riding_verbs_, {}, take, wait + kRideGrace),
        [this, asked](Result<queue::Exchanged> answer) { ridden(asked, std::move(answer)); });
 }
 
@@ -143,6 +153,10 @@ void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
     log(LogLevel::info, "worker_parking_ended", nullptr, answer.error().message());
     if (!stopping_ && !answer.error().is(Errc::server_error))
       pause_claims(kFirstPause);
+    return;
+  }
+  if (answer->gate == queue::Gate::late) {
+    dry_ = dry_ && !token_owed_;  // whom the token was for must claim by itself; without one a look will do
     return;
   }
   taken(time_of(answer->claimed_at), *answer);

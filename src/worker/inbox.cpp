@@ -4,16 +4,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "result/futex.hpp"
+
 namespace echomq {
 inline namespace v1 {
 namespace worker {
 
-void Inbox::notify() {
-  if (!sleeping_)
-    return;
-  sleeping_ = false;
-  arrived_.notify_one();
-}
+// The box may be gone as soon as its lock is: only the address of the word is used.
+void Inbox::wake() { detail::WakeLater::wake(asleep_); }
 
 bool Inbox::empty() const {
   return mail_.answers.empty() && mail_.ended.size() < awaited_ && mail_.wakes == 0 && mail_.cancels.empty() &&
@@ -21,57 +19,68 @@ bool Inbox::empty() const {
 }
 
 void Inbox::post(Continuation continuation) {
+  bool sleeps = false;
+  bool closed = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!closed_) {
+    closed = closed_;
+    if (!closed) {
       mail_.answers.push_back(continuation);
-      notify();
-      return;
+      sleeps = rouse();
     }
   }
-  // May drop the last reference to this box, so nothing follows.
-  continuation();
+  if (closed)
+    return continuation();  // may drop the last reference to this box
+  if (sleeps)
+    wake();
+}
+
+template <typename Put>
+void Inbox::put(Put put) {
+  bool sleeps = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_)
+      return;
+    sleeps = put() && rouse();
+  }
+  if (sleeps)
+    wake();
 }
 
 void Inbox::ended(std::shared_ptr<JobState> job, Outcome outcome) {
-  const std::lock_guard lock(mutex_);
-  if (closed_)
-    return;
-  mail_.ended.push_back({std::move(job), std::move(outcome)});
-  if (mail_.ended.size() >= awaited_)
-    notify();
+  put([&] {
+    mail_.ended.push_back({std::move(job), std::move(outcome)});
+    return mail_.ended.size() >= awaited_;
+  });
 }
 
 void Inbox::woken() {
-  const std::lock_guard lock(mutex_);
-  if (closed_)
-    return;
-  ++mail_.wakes;
-  notify();
+  put([&] {
+    ++mail_.wakes;
+    return true;
+  });
 }
 
 void Inbox::cancel(JobId job) {
-  const std::lock_guard lock(mutex_);
-  if (closed_)
-    return;
-  mail_.cancels.push_back(job);
-  notify();
+  put([&] {
+    mail_.cancels.push_back(job);
+    return true;
+  });
 }
 
 void Inbox::armed() {
-  const std::lock_guard lock(mutex_);
-  if (closed_)
-    return;
-  mail_.armed = true;
-  notify();
+  put([&] {
+    mail_.armed = true;
+    return true;
+  });
 }
 
 void Inbox::stop_by(TimePoint deadline) {
-  const std::lock_guard lock(mutex_);
-  if (closed_)
-    return;
-  mail_.stop_by = mail_.stop_by ? std::min(*mail_.stop_by, deadline) : deadline;
-  notify();
+  put([&] {
+    mail_.stop_by = mail_.stop_by ? std::min(*mail_.stop_by, deadline) : deadline;
+    return true;
+  });
 }
 
 void Inbox::wait(Mail& mail, TimePoint until, std::size_t ended) {
@@ -84,14 +93,14 @@ void Inbox::wait(Mail& mail, TimePoint until, std::size_t ended) {
   std::unique_lock lock(mutex_);
   awaited_ = ended;
   while (empty()) {
-    sleeping_ = true;
-    if (until == TimePoint::max()) {
-      arrived_.wait(lock);
-    } else if (arrived_.wait_until(lock, until) == std::cv_status::timeout) {
+    asleep_.store(1, std::memory_order_relaxed);
+    lock.unlock();
+    const bool in_time = detail::futex_wait(asleep_, 1, until);
+    lock.lock();
+    if (!in_time)
       break;
-    }
   }
-  sleeping_ = false;
+  asleep_.store(0, std::memory_order_relaxed);
   std::swap(mail, mail_);
 }
 

@@ -4,7 +4,7 @@
 // user's: an executor that is blocked, or that waits in `stop()`, holds no lease up.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,15 +56,18 @@ class Inbox final : public detail::Target {
 
  private:
   [[nodiscard]] bool empty() const;
-  /// Wakes the reader if it sleeps; called with the lock held.
-  void notify();
+  /// Whether the reader sleeps and is to be woken, without the lock; called with the lock held.
+  [[nodiscard]] bool rouse() { return asleep_.exchange(0, std::memory_order_relaxed) != 0; }
+  void wake();
+  /// Puts something in, unless the box is closed; `put` says whether it is worth waking the reader for.
+  template <typename Put>
+  void put(Put put);
 
   mutable std::mutex mutex_;
-  std::condition_variable arrived_;
-  Mail mail_;                // guarded by mutex_
-  bool sleeping_ = false;    // guarded by mutex_
-  std::size_t awaited_ = 1;  // guarded by mutex_: so many runs that ended are mail
-  bool closed_ = false;      // guarded by mutex_
+  std::atomic<std::uint32_t> asleep_{0};  // what the reader sleeps on; written with mutex_ held
+  Mail mail_;                             // guarded by mutex_
+  std::size_t awaited_ = 1;               // guarded by mutex_: so many runs that ended are mail
+  bool closed_ = false;                   // guarded by mutex_
 };
 
 }  // namespace worker

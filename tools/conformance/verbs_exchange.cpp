@@ -55,6 +55,7 @@ using namespace echomq::queue;
     case Gate::paused: return "paused";
     case Gate::concurrency: return "concurrency";
     case Gate::rate: return "rate";
+    case Gate::late: return "late";
     case Gate::open: break;
   }
   return "open";

@@ -2,6 +2,5 @@
 local parked = redis.call('ZCARD', p .. 'parked')
 if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
     and redis.call('LLEN', p .. 'wake') < parked then
-  redis.call('LPUSH', p .. 'wake', '1')
-  redis.call('LTRIM', p .. 'wake', 0, 63)
+  if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
 end

@@ -24,8 +24,7 @@ local function push_wakes()
   if count > 0 then
     local tokens = {}
     for i = 1, count do tokens[i] = '1' end
-    call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64)))
-    call('LTRIM', p .. 'wake', 0, 63)
+    if call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64))) > 64 then call('LTRIM', p .. 'wake', 0, 63) end
   end
   rings, hints = {}, {}
 end

@@ -22,10 +22,12 @@ end
 
 -- Leases up to wanted of the oldest members of a set; gives how many.
 local function serve(set, wanted, lane)
+  if not lane and waiting <= 0 then return 0 end
   local begun = count
   while count - begun < wanted and bound > 0 do
     local asked = wanted - (count - begun)
     local popped = try('ZPOPMIN', set, asked)
+    if not lane then waiting = waiting - #popped / 2 end
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = rows_of .. id
@@ -77,6 +79,7 @@ end
 
 -- Turns by weight, or whole ones: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
 local function serve_lanes(wanted)
+  if turns == 0 then return 0 end
   local begun = count
   while count - begun < wanted and bound > 0 do
     local g = call('LMOVE', p .. 'ring', p .. 'ring', 'LEFT', 'RIGHT')
@@ -175,7 +178,9 @@ if parents > 0 then
   end
 end
 
-local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
+if #expired > 0 and order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- a parent of theirs may have come or gone
+if turns > 0 or #expired > 0 and order ~= 'f' then turns = call('LLEN', p .. 'ring') end
+local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}

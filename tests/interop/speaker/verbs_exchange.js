@@ -5,7 +5,7 @@ const VERDICTS = new Map([
   [1, 'completed'], [2, 'scheduled'], [3, 'dead'], [4, 'delayed'], [5, 'handed_back'],
   [0, {error: 'gone'}], [-1, {error: 'stale'}],
 ]);
-const GATES = ['open', 'paused', 'concurrency', 'rate'];
+const GATES = ['open', 'paused', 'concurrency', 'rate', 'late'];
 
 /** A settlement as the script reads it: id, token, kind, and what the kind needs. */
 function settlement(one) {

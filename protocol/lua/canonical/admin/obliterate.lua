@@ -88,8 +88,7 @@ for _, g in ipairs(groups) do
       end
       if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
         redis.call('RPUSH', p .. 'ring', g)
-        redis.call('LPUSH', p .. 'wake', '1')
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
     -- [end]

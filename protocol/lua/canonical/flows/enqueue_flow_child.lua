@@ -85,8 +85,7 @@ if parked > 0 then
   if lacking > 0 then
     local hints = {}
     for i = 1, lacking do hints[i] = '1' end
-    redis.call('LPUSH', p .. 'wake', unpack(hints))
-    redis.call('LTRIM', p .. 'wake', 0, 63)
+    if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
   end
 end
 -- [end]

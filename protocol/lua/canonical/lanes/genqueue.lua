@@ -37,8 +37,7 @@ if redis.call('EXISTS', row) == 1 then
           if lacking > 0 then
             local hints = {}
             for i = 1, lacking do hints[i] = '1' end
-            redis.call('LPUSH', p .. 'wake', unpack(hints))
-            redis.call('LTRIM', p .. 'wake', 0, 63)
+            if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
           end
         end
       elseif home == 'schedule' then
@@ -46,8 +45,7 @@ if redis.call('EXISTS', row) == 1 then
         local parked = redis.call('ZCARD', p .. 'parked')
         if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
             and redis.call('LLEN', p .. 'wake') < parked then
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       elseif state == 'pending' then
         -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
@@ -63,8 +61,7 @@ if redis.call('EXISTS', row) == 1 then
           end
           if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
             redis.call('RPUSH', p .. 'ring', g)
-            redis.call('LPUSH', p .. 'wake', '1')
-            redis.call('LTRIM', p .. 'wake', 0, 63)
+            if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
           end
         end
       end
@@ -90,8 +87,7 @@ if not redis.call('LPOS', p .. 'ring', g, 'MAXLEN', 64) and redis.call('SISMEMBE
   end
   if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
     redis.call('RPUSH', p .. 'ring', g)
-    redis.call('LPUSH', p .. 'wake', '1')
-    redis.call('LTRIM', p .. 'wake', 0, 63)
+    if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
   end
 end
 -- [end]

@@ -18,7 +18,6 @@ if act >= ceiling then
 elseif redis.call('ZCARD', ARGV[1] .. 'g:' .. g .. ':pending') > 0 and redis.call('SISMEMBER', paused, g) == 0
     and not redis.call('LPOS', ring, g) then
   redis.call('RPUSH', ring, g)
-  redis.call('LPUSH', wake, '1')
-  redis.call('LTRIM', wake, 0, 63)
+  if redis.call('LPUSH', wake, '1') > 64 then redis.call('LTRIM', wake, 0, 63) end
 end
 return 1

@@ -13,8 +13,7 @@ if redis.call('ZCARD', ARGV[1] .. 'g:' .. g .. ':pending') > 0 then
   local act = tonumber(redis.call('HGET', gactive, g)) or 0
   if (not ceiling or act < ceiling) and not redis.call('LPOS', ring, g) then
     redis.call('RPUSH', ring, g)
-    redis.call('LPUSH', wake, '1')
-    redis.call('LTRIM', wake, 0, 63)
+    if redis.call('LPUSH', wake, '1') > 64 then redis.call('LTRIM', wake, 0, 63) end
   end
 end
 return 1

@@ -47,8 +47,7 @@ if g then
         end
         if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
           redis.call('RPUSH', p .. 'ring', g)
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       end
     end
@@ -79,8 +78,7 @@ redis.call('ZADD', schedule, due, id)
 local parked = redis.call('ZCARD', p .. 'parked')
 if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
     and redis.call('LLEN', p .. 'wake') < parked then
-  redis.call('LPUSH', p .. 'wake', '1')
-  redis.call('LTRIM', p .. 'wake', 0, 63)
+  if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
 end
 -- [end]
 return 1

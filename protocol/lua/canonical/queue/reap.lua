@@ -85,8 +85,7 @@ for _, g in ipairs(groups) do
     end
     if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
       redis.call('RPUSH', p .. 'ring', g)
-      redis.call('LPUSH', p .. 'wake', '1')
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
   -- [end]
@@ -101,8 +100,7 @@ if made > 0 then
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end
-      redis.call('LPUSH', p .. 'wake', unpack(hints))
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
   -- [end]

@@ -49,8 +49,7 @@ if g then
         end
         if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
           redis.call('RPUSH', p .. 'ring', g)
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       end
       -- [end]
@@ -111,8 +110,7 @@ if parent and state ~= 'dead' and not was_dead then
                   end
                   if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                     redis.call('RPUSH', p .. 'ring', g)
-                    redis.call('LPUSH', p .. 'wake', '1')
-                    redis.call('LTRIM', p .. 'wake', 0, 63)
+                    if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                   end
                 end
               end
@@ -148,8 +146,7 @@ if parent and state ~= 'dead' and not was_dead then
       if lacking > 0 then
         local hints = {}
         for i = 1, lacking do hints[i] = '1' end
-        redis.call('LPUSH', p .. 'wake', unpack(hints))
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
     -- [end]

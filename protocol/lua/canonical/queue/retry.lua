@@ -52,8 +52,7 @@ if g then
         end
         if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
           redis.call('RPUSH', p .. 'ring', g)
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       end
     end
@@ -81,8 +80,7 @@ if failed < allowed then
   local parked = redis.call('ZCARD', p .. 'parked')
   if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
       and redis.call('LLEN', p .. 'wake') < parked then
-    redis.call('LPUSH', p .. 'wake', '1')
-    redis.call('LTRIM', p .. 'wake', 0, 63)
+    if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
   end
   -- [end]
   return 'scheduled'
@@ -153,8 +151,7 @@ if parent then
                   end
                   if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                     redis.call('RPUSH', p .. 'ring', g)
-                    redis.call('LPUSH', p .. 'wake', '1')
-                    redis.call('LTRIM', p .. 'wake', 0, 63)
+                    if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                   end
                 end
               end
@@ -190,8 +187,7 @@ if parent then
       if lacking > 0 then
         local hints = {}
         for i = 1, lacking do hints[i] = '1' end
-        redis.call('LPUSH', p .. 'wake', unpack(hints))
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
     -- [end]

@@ -112,8 +112,7 @@ local function known(id, row)
           if lacking > 0 then
             local hints = {}
             for i = 1, lacking do hints[i] = '1' end
-            redis.call('LPUSH', p .. 'wake', unpack(hints))
-            redis.call('LTRIM', p .. 'wake', 0, 63)
+            if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
           end
         end
       elseif home == 'schedule' then
@@ -121,8 +120,7 @@ local function known(id, row)
         local parked = redis.call('ZCARD', p .. 'parked')
         if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
             and redis.call('LLEN', p .. 'wake') < parked then
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       elseif state == 'pending' then
         -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
@@ -138,8 +136,7 @@ local function known(id, row)
           end
           if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
             redis.call('RPUSH', p .. 'ring', g)
-            redis.call('LPUSH', p .. 'wake', '1')
-            redis.call('LTRIM', p .. 'wake', 0, 63)
+            if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
           end
         end
       end
@@ -270,8 +267,7 @@ if flat and #flat > 0 then
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end
-      redis.call('LPUSH', p .. 'wake', unpack(hints))
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
   -- [end]
@@ -298,8 +294,7 @@ for i = 1, lanes and #lanes or 0 do
       end
       if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
         redis.call('RPUSH', p .. 'ring', g)
-        redis.call('LPUSH', p .. 'wake', '1')
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
     -- [end]
@@ -316,8 +311,7 @@ if scheduled and #scheduled > 0 then
     local parked = redis.call('ZCARD', p .. 'parked')
     if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
         and redis.call('LLEN', p .. 'wake') < parked then
-      redis.call('LPUSH', p .. 'wake', '1')
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
     -- [end]
   end

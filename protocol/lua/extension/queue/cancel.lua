@@ -87,8 +87,7 @@ if parent then
                   end
                   if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                     redis.call('RPUSH', p .. 'ring', g)
-                    redis.call('LPUSH', p .. 'wake', '1')
-                    redis.call('LTRIM', p .. 'wake', 0, 63)
+                    if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                   end
                 end
               end
@@ -124,8 +123,7 @@ if parent then
       if lacking > 0 then
         local hints = {}
         for i = 1, lacking do hints[i] = '1' end
-        redis.call('LPUSH', p .. 'wake', unpack(hints))
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
     -- [end]

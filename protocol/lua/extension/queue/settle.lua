@@ -142,8 +142,7 @@ local function push_wakes()
   if count > 0 then
     local tokens = {}
     for i = 1, count do tokens[i] = '1' end
-    call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64)))
-    call('LTRIM', p .. 'wake', 0, 63)
+    if call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64))) > 64 then call('LTRIM', p .. 'wake', 0, 63) end
   end
   rings, hints = {}, {}
 end
@@ -284,8 +283,7 @@ local function settle_alone(i)
           end
           if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
             redis.call('RPUSH', p .. 'ring', g)
-            redis.call('LPUSH', p .. 'wake', '1')
-            redis.call('LTRIM', p .. 'wake', 0, 63)
+            if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
           end
         end
       end
@@ -324,8 +322,7 @@ local function settle_alone(i)
         local parked = redis.call('ZCARD', p .. 'parked')
         if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
             and redis.call('LLEN', p .. 'wake') < parked then
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       end
     end
@@ -341,8 +338,7 @@ local function settle_alone(i)
       local parked = redis.call('ZCARD', p .. 'parked')
       if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
           and redis.call('LLEN', p .. 'wake') < parked then
-        redis.call('LPUSH', p .. 'wake', '1')
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
       verdicts[i] = 2
     else
@@ -400,8 +396,7 @@ local function settle_alone(i)
                         end
                         if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                           redis.call('RPUSH', p .. 'ring', g)
-                          redis.call('LPUSH', p .. 'wake', '1')
-                          redis.call('LTRIM', p .. 'wake', 0, 63)
+                          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                         end
                       end
                     end
@@ -441,8 +436,7 @@ local function settle_alone(i)
       if lacking > 0 then
         local hints = {}
         for i = 1, lacking do hints[i] = '1' end
-        redis.call('LPUSH', p .. 'wake', unpack(hints))
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
   end
@@ -554,8 +548,7 @@ if ceiling > 0 then
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end
-      redis.call('LPUSH', p .. 'wake', unpack(hints))
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
   -- [end]

@@ -10,7 +10,7 @@
 local p, at, call = ARGV[1], 5, redis.call
 -- [take_input]
 -- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, whole, find_parents and what
--- the gates said.
+-- the gates said; waiting and turns, what the two sets hold now.
 local most, lease, order = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if not most or not (most >= 1) then return redis.error_reply('ERR most must be a positive integer') end
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
@@ -25,8 +25,8 @@ most = math.min(math.floor(most), 1000)
 local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
 local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) or 0, tonumber(settings[4]) or 0
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
-if order ~= 'l' then call('ZCARD', p .. 'pending') end
-if order ~= 'f' then call('LLEN', p .. 'ring') end
+local waiting = order ~= 'l' and call('ZCARD', p .. 'pending') or 0
+local turns = order ~= 'f' and call('LLEN', p .. 'ring') or 0
 call('ZCARD', p .. 'dead')
 -- [end]
 -- [settle_input]
@@ -150,8 +150,7 @@ local function push_wakes()
   if count > 0 then
     local tokens = {}
     for i = 1, count do tokens[i] = '1' end
-    call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64)))
-    call('LTRIM', p .. 'wake', 0, 63)
+    if call('LPUSH', p .. 'wake', unpack(tokens, 1, math.min(count, 64))) > 64 then call('LTRIM', p .. 'wake', 0, 63) end
   end
   rings, hints = {}, {}
 end
@@ -292,8 +291,7 @@ local function settle_alone(i)
           end
           if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
             redis.call('RPUSH', p .. 'ring', g)
-            redis.call('LPUSH', p .. 'wake', '1')
-            redis.call('LTRIM', p .. 'wake', 0, 63)
+            if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
           end
         end
       end
@@ -332,8 +330,7 @@ local function settle_alone(i)
         local parked = redis.call('ZCARD', p .. 'parked')
         if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
             and redis.call('LLEN', p .. 'wake') < parked then
-          redis.call('LPUSH', p .. 'wake', '1')
-          redis.call('LTRIM', p .. 'wake', 0, 63)
+          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
         end
       end
     end
@@ -349,8 +346,7 @@ local function settle_alone(i)
       local parked = redis.call('ZCARD', p .. 'parked')
       if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
           and redis.call('LLEN', p .. 'wake') < parked then
-        redis.call('LPUSH', p .. 'wake', '1')
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
       verdicts[i] = 2
     else
@@ -408,8 +404,7 @@ local function settle_alone(i)
                         end
                         if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                           redis.call('RPUSH', p .. 'ring', g)
-                          redis.call('LPUSH', p .. 'wake', '1')
-                          redis.call('LTRIM', p .. 'wake', 0, 63)
+                          if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                         end
                       end
                     end
@@ -449,8 +444,7 @@ local function settle_alone(i)
       if lacking > 0 then
         local hints = {}
         for i = 1, lacking do hints[i] = '1' end
-        redis.call('LPUSH', p .. 'wake', unpack(hints))
-        redis.call('LTRIM', p .. 'wake', 0, 63)
+        if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
       end
     end
   end
@@ -550,6 +544,8 @@ write_gathered()
 if completed > 0 then redis.pcall('HINCRBY', p .. 'metrics:completed', 'count', completed) end
 if failures > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', failures) end
 -- [end]
+if order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- what was settled may have changed them
+if order ~= 'f' then turns = call('LLEN', p .. 'ring') end
 -- [take_all]
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}, now}.
@@ -575,10 +571,12 @@ end
 
 -- Leases up to wanted of the oldest members of a set; gives how many.
 local function serve(set, wanted, lane)
+  if not lane and waiting <= 0 then return 0 end
   local begun = count
   while count - begun < wanted and bound > 0 do
     local asked = wanted - (count - begun)
     local popped = try('ZPOPMIN', set, asked)
+    if not lane then waiting = waiting - #popped / 2 end
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = rows_of .. id
@@ -633,6 +631,7 @@ end
 
 -- Turns by weight, or whole ones: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
 local function serve_lanes(wanted)
+  if turns == 0 then return 0 end
   local begun = count
   while count - begun < wanted and bound > 0 do
     local g = call('LMOVE', p .. 'ring', p .. 'ring', 'LEFT', 'RIGHT')
@@ -750,8 +749,7 @@ for _, id in ipairs(expired) do
                     end
                     if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                       redis.call('RPUSH', p .. 'ring', g)
-                      redis.call('LPUSH', p .. 'wake', '1')
-                      redis.call('LTRIM', p .. 'wake', 0, 63)
+                      if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                     end
                   end
                 end
@@ -793,8 +791,7 @@ if made > 0 then
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end
-      redis.call('LPUSH', p .. 'wake', unpack(hints))
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
 end
@@ -813,7 +810,9 @@ if parents > 0 then
   end
 end
 
-local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
+if #expired > 0 and order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- a parent of theirs may have come or gone
+if turns > 0 or #expired > 0 and order ~= 'f' then turns = call('LLEN', p .. 'ring') end
+local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
@@ -830,8 +829,7 @@ if before then
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end
-      redis.call('LPUSH', p .. 'wake', unpack(hints))
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
   -- [end]

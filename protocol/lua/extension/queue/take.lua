@@ -8,19 +8,21 @@
 -- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first; `g` lanes only,
 --   each turn gives all that is wanted, as by gbclaim (a batch of one lane, then the rest from the next one);
 --   `fp`, `flp`, `lfp`: the same, and the reply says which jobs are parents of flows, a look-up more a flat job
--- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...], server time in ms]. Gate: why
---   fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate. A job: [id, payload or null, token, group or null], and, when the
---   row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before this claim (attempts less stalled
---   and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
--- Refusals, with nothing written: a key of another type (meta, limiter, active, dead, and pending or ring if it is served; the set of a lane,
---   its limit, weight and count, and a row count as absent then; not looked at beforehand is what hears of a child that dies of age:
---   flow:outbox, wake, the row of the parent and the keys beside it); ERR most must be a positive integer; ERR lease must be a positive number of ms; ERR order must be f,
---   l, g, fl or lf
+-- ARGV[5] optional: Unix ms, server clock, after which nothing is claimed and gate is 4. For a claim that waits behind a BLPOP: a
+--   worker that was cut off must not be given jobs long after
+-- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...], server time in ms].
+--   Gate: why fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate, 4 too late. A job: [id, payload or null, token,
+--   group or null], and, when the row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before
+--   this claim (attempts less stalled and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
+-- Refusals, with nothing written: a key of another type (meta, limiter, active, dead, and pending or ring if it is served; the set of a
+--   lane, its limit, weight and count, and a row count as absent then; not looked at beforehand is what hears of a child that dies of
+--   age: flow:outbox, wake, the row of the parent and the keys beside it); ERR most must be a positive integer; ERR lease must be a
+--   positive number of ms; ERR order must be f, l, g, fl or lf; ERR the last moment must be a number of ms
 local p, call = ARGV[1], redis.call
 call('ZCARD', p .. 'active')
 -- [take_input]
 -- Expects p and call. Checks ARGV[2..4], looks at the gates and the sets; sets most, lease, order, whole, find_parents and what
--- the gates said.
+-- the gates said; waiting and turns, what the two sets hold now.
 local most, lease, order = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if not most or not (most >= 1) then return redis.error_reply('ERR most must be a positive integer') end
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
@@ -35,8 +37,8 @@ most = math.min(math.floor(most), 1000)
 local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
 local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) or 0, tonumber(settings[4]) or 0
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
-if order ~= 'l' then call('ZCARD', p .. 'pending') end
-if order ~= 'f' then call('LLEN', p .. 'ring') end
+local waiting = order ~= 'l' and call('ZCARD', p .. 'pending') or 0
+local turns = order ~= 'f' and call('LLEN', p .. 'ring') or 0
 call('ZCARD', p .. 'dead')
 -- [end]
 -- [bites]
@@ -50,6 +52,9 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [end]
+local last = ARGV[5] and tonumber(ARGV[5])
+if ARGV[5] and (not last or last ~= last) then return redis.error_reply('ERR the last moment must be a number of ms') end
+if last and now > last then return {4, 0, 0, 0, {}, now} end
 -- [take_all]
 -- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}, now}.
@@ -75,10 +80,12 @@ end
 
 -- Leases up to wanted of the oldest members of a set; gives how many.
 local function serve(set, wanted, lane)
+  if not lane and waiting <= 0 then return 0 end
   local begun = count
   while count - begun < wanted and bound > 0 do
     local asked = wanted - (count - begun)
     local popped = try('ZPOPMIN', set, asked)
+    if not lane then waiting = waiting - #popped / 2 end
     for i = 1, #popped, 2 do
       local id = popped[i]
       local row = rows_of .. id
@@ -133,6 +140,7 @@ end
 
 -- Turns by weight, or whole ones: the head of the ring moves to the tail and is served; lanes that are empty or full leave on the way.
 local function serve_lanes(wanted)
+  if turns == 0 then return 0 end
   local begun = count
   while count - begun < wanted and bound > 0 do
     local g = call('LMOVE', p .. 'ring', p .. 'ring', 'LEFT', 'RIGHT')
@@ -250,8 +258,7 @@ for _, id in ipairs(expired) do
                     end
                     if below and not (expected and redis.call('LLEN', p .. 'ring') > 64) then
                       redis.call('RPUSH', p .. 'ring', g)
-                      redis.call('LPUSH', p .. 'wake', '1')
-                      redis.call('LTRIM', p .. 'wake', 0, 63)
+                      if redis.call('LPUSH', p .. 'wake', '1') > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
                     end
                   end
                 end
@@ -293,8 +300,7 @@ if made > 0 then
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end
-      redis.call('LPUSH', p .. 'wake', unpack(hints))
-      redis.call('LTRIM', p .. 'wake', 0, 63)
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
     end
   end
 end
@@ -313,7 +319,9 @@ if parents > 0 then
   end
 end
 
-local rest = order ~= 'l' and call('ZCARD', p .. 'pending') > 0 or order ~= 'f' and call('LLEN', p .. 'ring') > 0
+if #expired > 0 and order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- a parent of theirs may have come or gone
+if turns > 0 or #expired > 0 and order ~= 'f' then turns = call('LLEN', p .. 'ring') end
+local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
