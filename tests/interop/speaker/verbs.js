@@ -11,6 +11,7 @@ import {flowVerbs} from './verbs_flows.js';
 import {groupVerbs} from './verbs_groups.js';
 import {laneVerbs} from './verbs_lanes.js';
 import {pureVerbs} from './verbs_pure.js';
+import {resultVerbs} from './verbs_results.js';
 import {tableVerbs} from './verbs_tables.js';
 
 const queueVerbs = {
@@ -92,7 +93,7 @@ const queueVerbs = {
 
 const tables = [
   queueVerbs, laneVerbs, batchVerbs, exchangeVerbs, flowVerbs, adminVerbs, busVerbs, groupVerbs, cacheVerbs, tableVerbs,
-  pureVerbs,
+  pureVerbs, resultVerbs,
 ];
 export const verbs = new Map(tables.flatMap(Object.entries));
 
