@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "echomq/testing/private_cluster.hpp"
 #include "echomq/worker.hpp"
 #include "tool_fixture.hpp"
 
@@ -276,6 +277,28 @@ TEST_F(ToolDoctor, AQueueAtWorkIsSound) {
   go_on = false;
   producer.join();
   EXPECT_GT(worker->stats().completed, 100U);
+}
+
+// The rows of a queue are with one node of several, and the looks at one moment go there.
+TEST(ToolDoctorCluster, FindsTheNodeOfTheQueue) {
+  auto cluster = echomq::testing::PrivateCluster::start({});
+  ASSERT_TRUE(cluster) << cluster.error().message();
+  auto client = Client::open(cluster->url(), {.name = "test"});
+  ASSERT_TRUE(client) << client.error().message();
+  for (const char* name : {"jobs", "other", "third"}) {
+    SCOPED_TRACE(name);
+    const Queue queue = client->queue(*QueueName::parse(name));
+    const auto id = queue.enqueue("x").get();
+    ASSERT_TRUE(id) << id.error().message();
+    const auto doctor = [&] { return run_tool({"doctor", name}, {}, {{"EMQ_URL", cluster->url()}}); };
+    const ToolResult sound = doctor();
+    EXPECT_EQ(sound.out, "1 rows, 1 members of sets, 0 lanes: sound\n") << sound.err;
+    EXPECT_EQ(sound.exit_code, 0);
+    ASSERT_TRUE(client->command("ZREM", "emq:{" + std::string(name) + "}:pending", id->id.text()).get());
+    const ToolResult lost = doctor();
+    EXPECT_THAT(lost.out, HasSubstr("row_in_no_set            job " + std::string(id->id.text()))) << lost.err;
+    EXPECT_EQ(lost.exit_code, 1);
+  }
 }
 
 }  // namespace
