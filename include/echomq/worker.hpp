@@ -32,6 +32,7 @@ namespace worker {
 class Engine;
 struct JobState;
 }  // namespace worker
+class WorkerObserver;  // observer.hpp
 
 /// Why a run was asked to stop.
 enum class StopCause : std::uint8_t {
@@ -206,13 +207,17 @@ struct WorkerOptions {
   /// Hears `Queue::cancel` of other processes: one subscription, on the client's connection for subscriptions.
   bool remote_cancel = true;
 
-  // Callbacks run on the worker's control thread, which renews the leases: they must not block. Blocking calls of this
-  // library answer `would_deadlock` there. An exception that leaves one is counted in `WorkerStats::errors` and logged.
+  /// Is told of everything the worker does with its jobs, for logs, metrics and traces; may be shared by many workers.
+  std::shared_ptr<WorkerObserver> observer;
 
-  /// Called for each settled run: verdict "done", "retry", "dead", "delay" or "hand_back", or the error's text when the
-  /// settle was refused or given up.
+  // The two of its calls that most programs need, without a class of one's own; both may be given beside an observer. They
+  // run on the worker's control thread, which renews the leases: they must not block. Blocking calls of this library
+  // answer `would_deadlock` there. An exception that leaves one is counted in `WorkerStats::errors` and logged.
+
+  /// `WorkerObserver::settled`: verdict "done", "retry", "dead", "delay" or "hand_back", or the reason when the settle was
+  /// refused or given up.
   std::function<void(const Job& job, std::string_view verdict)> on_settled;
-  /// Called when a lease is lost while its handler runs, after the stop of its token was requested.
+  /// `WorkerObserver::lease_lost` while its handler runs, after the stop of its token was requested.
   std::function<void(const Job& job)> on_lease_lost;
 };
 
@@ -231,7 +236,7 @@ struct WorkerStats {
   std::uint64_t promoted = 0;
   std::uint64_t delivered = 0;  ///< records of the outbox that this worker brought to their flow parents
   std::uint64_t wakes = 0;
-  std::uint64_t errors = 0;   ///< calls of the loop that failed; it goes on
+  std::uint64_t errors = 0;   ///< calls of the loop that failed, and callbacks and observers that threw; it goes on
   std::uint32_t running = 0;  ///< now; also those that wait for a thread
   std::uint32_t leaked = 0;   ///< handlers that were given up and still run, or had not returned when the worker ended
   std::uint64_t timed_out = 0;

@@ -105,6 +105,7 @@ Engine::Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWor
     : options_(std::move(options)),
       batch_(std::move(batch)),
       queue_(queue),
+      observers_(Observers::of(queue, options_)),
       inbox_(std::make_shared<Inbox>()),
       core_(std::make_shared<ControlCore>(queue.internal().core, inbox_)),
       verbs_(std::make_shared<Queue::State>(queue.name(), core_)),
@@ -127,7 +128,8 @@ Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler han
     return fail(Errc::client_closed, "the client of this queue is closed");
   std::shared_ptr<Engine> engine(new Engine(queue, std::move(options), std::move(batch)));
   const std::size_t threads = threads_of(handler, engine->options_);
-  ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads, std::move(handler), engine->inbox_, engine.get()));
+  ECHOMQ_TRY(engine->pool_,
+             HandlerPool::start(threads, std::move(handler), engine->inbox_, engine.get(), engine->observers_));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
   engine->rides_->watch = engine->watch_.get();
   if (engine->options_.remote_cancel) {
@@ -194,7 +196,7 @@ WorkerStats Engine::stats() const {
   out.promoted = read(counters_.promoted);
   out.delivered = read(counters_.delivered);
   out.wakes = read(counters_.wakes);
-  out.errors = read(counters_.errors);
+  out.errors = read(counters_.errors) + (observers_ ? observers_->failures() : 0);
   out.running = read(counters_.running);
   out.leaked = read(counters_.leaked);
   out.timed_out = read(counters_.timed_out);

@@ -36,6 +36,7 @@
 #include "worker/gather.hpp"
 #include "worker/inbox.hpp"
 #include "worker/job.hpp"
+#include "worker/observers.hpp"
 #include "worker/outcome.hpp"
 #include "worker/pool.hpp"
 
@@ -116,6 +117,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   /// What a claim gave, by a server that ran it at `at` or later.
   void taken(TimePoint at, queue::Exchanged& answer);
   [[nodiscard]] JobPtr begin(queue::TakenJob taken, TimePoint sent);
+  void tell_claimed();
   void tune(TimePoint sent);
   void pause_claims(Milliseconds pause);
   [[nodiscard]] bool may_claim() const { return !stopping_ && !claims_paused_ && !parked_ && !dry_ && !sick(); }
@@ -155,8 +157,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void check_limits();
   void ask_to_stop(JobState& job, StopCause cause);
   void give_up(const JobPtr& job);
-  void leaks(const JobState& job);
-  void leak_returned(const JobState& job);
+  void leaks(const JobPtr& job);
+  void leak_returned(const JobPtr& job);
   /// Jobs that were fetched ahead and find no slot go back.
   void watch_queued();
   void return_queued();
@@ -190,7 +192,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void finish_job(const JobPtr& job, queue::Settled verdict);
   void announce(const JobState& job, queue::Settled verdict);
   void drop(const JobPtr& job);
-  void tell_settled(const JobPtr& job, std::string_view verdict);
+  void tell_settled(const JobPtr& job, JobVerdict verdict, std::string_view text = {});
   [[nodiscard]] Milliseconds settle_deadline() const;
   [[nodiscard]] Milliseconds backoff_after(const JobState& job);
 
@@ -212,7 +214,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const WorkerOptions options_;
   const std::optional<BatchWorkerOptions> batch_;  ///< of a worker of batches
   const pid_t process_ = ::getpid();
-  const Queue queue_;  ///< the handlers': blocking calls
+  const Queue queue_;                           ///< the handlers': blocking calls
+  const std::shared_ptr<Observers> observers_;  ///< null: nobody watches
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<client::Core> core_;  ///< answers into the inbox
   const Queue verbs_;                         ///< the control thread's, over `core_`
@@ -239,6 +242,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Jobs held_;                     ///< each knows its index
   Jobs ready_;                    ///< of those, the ones whose end goes out next
   Jobs submitted_;                ///< empty between turns
+  std::vector<Job> claimed_;      ///< likewise, and only when somebody watches
   std::optional<Gather> gather_;  ///< of a worker of batches
   std::size_t batches_ = 0;       ///< with the pool: each takes a slot
   std::unique_ptr<client::WakeWatch> watch_;

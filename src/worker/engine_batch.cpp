@@ -92,7 +92,7 @@ void Engine::begin_batch(Jobs members) {
 void Engine::batch_ended(const JobState& carrier) {
   BatchRun& batch = *carrier.batch;
   if (batch.leaked) {
-    leak_returned(*batch.members.front());
+    leak_returned(batch.members.front());
   } else {
     --batches_;
     count_batches();
@@ -105,7 +105,7 @@ void Engine::batch_ended(const JobState& carrier) {
     // One that was handed back while it ran has come to that, whatever its handler says now.
     if (verdict && !job->withdrawn.load(std::memory_order_relaxed))
       batch.told[place].verdict = verdict->kind;
-    run_ended(job, verdict ? *std::move(verdict) : Retry("missing verdict"));
+    run_ended(job, verdict ? *std::move(verdict) : Retry(std::string(kMissingVerdict)));
   }
 }
 
@@ -119,7 +119,7 @@ void Engine::give_up_batch(BatchRun& batch) {
   (void)pool_->abandon(batch.carrier);
   --batches_;
   count_batches();
-  leaks(*batch.members.front());
+  leaks(batch.members.front());
 }
 
 void Engine::leave_batch(JobState& job) {

@@ -226,6 +226,7 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer) {
     begin_next(lanes_first_, lanes_first_ ? lane_at : flat_at);
     begin_next(!lanes_first_, lanes_first_ ? flat_at : lane_at);
   }
+  tell_claimed();
   handed_ += submitted_.size();
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
   if (gather_) {
@@ -257,6 +258,8 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {
   held.index = held_.size();
   held.lease_until = sent + options_.lease;
   held_.push_back(job);
+  if (observers_)
+    claimed_.emplace_back(job);
   alarms_.set_earlier(Alarm::lapse, held.lease_until);
   alarms_.set_earlier(Alarm::renew, sent + options_.lease / 3);
   if (job->timeout)

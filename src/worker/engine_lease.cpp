@@ -105,6 +105,7 @@ void Engine::lose(const JobPtr& job, Loss loss, std::string_view why) {
   held.lapsed = loss == Loss::lapsed;
   counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::warning, "worker_lease_lost", job.get(), why);
+  LeaseLost when = LeaseLost::settling;
   switch (held.phase) {
     case Phase::ready:
     case Phase::settling: break;
@@ -114,20 +115,16 @@ void Engine::lose(const JobPtr& job, Loss loss, std::string_view why) {
     case Phase::handed:
       job->lease_lost.store(true, std::memory_order_release);
       if (withdraw(job)) {
+        when = LeaseLost::waiting;
         drop(job);
         break;
       }
+      when = LeaseLost::running;
       job->stop.request(StopCause::lease_lost);
-      if (options_.on_lease_lost) {
-        try {
-          options_.on_lease_lost(Job(job));
-        } catch (...) {
-          counters_.errors.fetch_add(1, std::memory_order_relaxed);
-          log(LogLevel::error, "worker_callback_failed", job.get(), "on_lease_lost");
-        }
-      }
       break;
   }
+  if (observers_)
+    observers_->lease_lost(job, when);
 }
 
 }  // namespace worker

@@ -25,6 +25,8 @@ void Engine::cancelled(JobId id) {
     marks_due_ = true;  // the claim that gives it may be on its way
   for (const JobPtr& job : found) {
     counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
+    if (observers_)
+      observers_->cancelled(Job(job));
     if (withdraw(job)) {
       --handed_;
       job->stop.request(StopCause::cancelled);
@@ -93,6 +95,8 @@ void Engine::check_limits() {
   alarms_.set_earlier(Alarm::limit, next);
   for (const JobPtr& job : late) {
     counters_.timed_out.fetch_add(1, std::memory_order_relaxed);
+    if (observers_)
+      observers_->timed_out(job);
     ask_to_stop(*job, StopCause::timeout);
   }
   for (const JobPtr& job : over)
@@ -109,7 +113,7 @@ void Engine::give_up(const JobPtr& job) {
     give_up_batch(*held.batch);
   } else {
     (void)pool_->abandon(job.get());
-    leaks(*job);
+    leaks(job);
   }
   held.outcome =
       job->stop.cause() == StopCause::cancelled
@@ -119,16 +123,20 @@ void Engine::give_up(const JobPtr& job) {
   settle(job);
 }
 
-void Engine::leaks(const JobState& job) {
+void Engine::leaks(const JobPtr& job) {
   ++leaked_;
   counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
-  log(LogLevel::error, "worker_handler_leaked", &job, to_string(job.stop.cause()));
+  log(LogLevel::error, "worker_handler_leaked", job.get(), to_string(job->stop.cause()));
+  if (observers_)
+    observers_->leaked(job);
 }
 
-void Engine::leak_returned(const JobState& job) {
+void Engine::leak_returned(const JobPtr& job) {
   --leaked_;
   counters_.leaked.store(static_cast<std::uint32_t>(leaked_), std::memory_order_relaxed);
-  log(LogLevel::warning, "worker_leaked_handler_returned", &job, to_string(job.stop.cause()));
+  log(LogLevel::warning, "worker_leaked_handler_returned", job.get(), to_string(job->stop.cause()));
+  if (observers_)
+    observers_->leak_returned(job);
 }
 
 void Engine::watch_queued() {

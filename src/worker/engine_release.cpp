@@ -141,6 +141,8 @@ void Engine::sweep() {
          }
          counters_.recovered.fetch_add(answer->recovered.size(), std::memory_order_relaxed);
          counters_.dead_stalled.fetch_add(answer->dead.size(), std::memory_order_relaxed);
+         if (observers_ && answer->recovered.size() + answer->dead.size() > 0)
+           observers_->recovered(answer->recovered, answer->dead);
          // Among them may be jobs of this very process, which slept longer than its leases.
          Jobs ours;
          for (const auto* ids : {&answer->recovered, &answer->dead}) {

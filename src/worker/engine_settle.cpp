@@ -86,7 +86,7 @@ void Engine::ended(Ended run) {
   if (run.job->batch) {
     batch_ended(*run.job);
   } else if (run.job->held.leaked) {
-    leak_returned(*run.job);
+    leak_returned(run.job);
   } else {
     run_ended(run.job, std::move(run.outcome));
   }
@@ -99,7 +99,7 @@ void Engine::run_ended(const JobPtr& job, Outcome outcome) {
   if (held.index == Held::kNowhere || job->withdrawn.load(std::memory_order_acquire)) {
     // Handed back while it ran: the job may be with another worker by now.
     counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
-    tell_settled(job, "dropped: the job was handed back before its handler ended");
+    tell_settled(job, JobVerdict::refused, "dropped: the job was handed back before its handler ended");
     return;
   }
   held.outcome = std::move(outcome);
@@ -207,7 +207,7 @@ void Engine::settle_refused(const JobPtr& job, std::string_view why, bool gone) 
   counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::warning, "worker_settle_refused", job.get(), why);
   drop(job);
-  tell_settled(job, why);
+  tell_settled(job, JobVerdict::refused, why);
 }
 
 void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_company) {
@@ -253,7 +253,7 @@ void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_compan
       ++stop_report_.unsettled;
     log(LogLevel::error, "worker_settle_abandoned", job.get(), error.message());
     drop(job);
-    tell_settled(job, error.message());
+    tell_settled(job, JobVerdict::unsettled, error.message());
     return;
   }
   held.phase = Phase::waiting;
@@ -285,28 +285,25 @@ void Engine::finish_job(const JobPtr& job, queue::Settled verdict) {
   drop(job);
 
   const auto count = [](auto& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
-  std::string_view told;
+  JobVerdict told = JobVerdict::done;
   switch (verdict) {
     case queue::Settled::scheduled:
       count(counters_.retried);
-      told = "retry";
+      told = JobVerdict::retry;
       break;
     case queue::Settled::dead:
       count(counters_.dead);
-      told = "dead";
+      told = JobVerdict::dead;
       break;
     case queue::Settled::delayed:
       count(counters_.delayed);
-      told = "delay";
+      told = JobVerdict::delay;
       break;
     case queue::Settled::handed_back:
       count(counters_.handed_back);
-      told = "hand_back";
+      told = JobVerdict::hand_back;
       break;
-    default:
-      count(counters_.completed);
-      told = "done";
-      break;
+    default: count(counters_.completed); break;
   }
   if (stopping_)
     ++(by_handler ? stop_report_.finished : stop_report_.handed_back);
@@ -315,7 +312,8 @@ void Engine::finish_job(const JobPtr& job, queue::Settled verdict) {
     due_ = std::min(due_, now_ + wait + Milliseconds{1});
     alarms_.set_earlier(Alarm::promote, due_);
   }
-  tell_settled(job, told);
+  const bool failed = told == JobVerdict::retry || told == JobVerdict::dead;
+  tell_settled(job, told, failed ? std::string_view(job->held.outcome.text) : std::string_view());
 }
 
 void Engine::announce(const JobState& job, queue::Settled verdict) {
@@ -353,15 +351,20 @@ void Engine::drop(const JobPtr& job) {
     leave_batch(*keep);
 }
 
-void Engine::tell_settled(const JobPtr& job, std::string_view verdict) {
-  if (!options_.on_settled)
+void Engine::tell_settled(const JobPtr& job, JobVerdict verdict, std::string_view text) {
+  if (observers_)
+    observers_->settled(job, verdict, text);
+}
+
+void Engine::tell_claimed() {
+  if (!observers_)
     return;
-  try {
-    options_.on_settled(Job(job), verdict);
-  } catch (...) {
-    counters_.errors.fetch_add(1, std::memory_order_relaxed);
-    log(LogLevel::error, "worker_callback_failed", job.get(), "on_settled");
+  observers_->claimed(claimed_);
+  for (const Job& job : claimed_) {
+    if (job.stop_cause() == StopCause::cancelled)
+      observers_->cancelled(job);
   }
+  claimed_.clear();
 }
 
 }  // namespace worker

@@ -115,6 +115,7 @@ void Engine::finish() {
   stop_report_.unsettled += held_.size();
   ready_.clear();
   for (const JobPtr& job : std::exchange(held_, {})) {
+    tell_settled(job, JobVerdict::unsettled, "the worker has stopped, and the server has not answered");
     if (job->held.batch)
       leave_batch(*job);
   }

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +20,9 @@
 namespace echomq {
 inline namespace v1 {
 namespace worker {
+
+/// The error of a member of which its handler says nothing.
+inline constexpr std::string_view kMissingVerdict = "missing verdict";
 
 /// A batch with its handler. Its members point at it and it at them: each lets go of it when it is settled.
 struct BatchRun {

@@ -18,6 +18,9 @@
 #include <variant>
 #include <vector>
 
+#include "worker/gather.hpp"
+#include "worker/observers.hpp"
+
 namespace echomq {
 inline namespace v1 {
 namespace worker {
@@ -70,6 +73,15 @@ class JobRing {
   std::size_t size_ = 0;
 };
 
+/// The members of a batch begin with their carrier.
+void mark_begun(JobState& job, TimePoint begun) {
+  job.begun.store(begun, std::memory_order_relaxed);
+  if (!job.batch)
+    return;
+  for (const std::shared_ptr<JobState>& member : job.batch->members)
+    member->begun.store(begun, std::memory_order_relaxed);
+}
+
 /// A coroutine that nobody waits for: it begins at once, and its frame goes when it ends.
 struct Detached {
   struct Promise {
@@ -94,8 +106,12 @@ struct HandlerPool::State {
     bool abandoned = false;                      ///< another thread has its place
   };
 
-  State(AnyHandler its_handler, std::shared_ptr<Inbox> its_inbox, const Engine* its_owner)
-      : handler(std::move(its_handler)), inbox(std::move(its_inbox)), owner(its_owner) {
+  State(AnyHandler its_handler, std::shared_ptr<Inbox> its_inbox, const Engine* its_owner,
+        std::shared_ptr<Observers> its_observers)
+      : handler(std::move(its_handler)),
+        inbox(std::move(its_inbox)),
+        owner(its_owner),
+        observers(std::move(its_observers)) {
     (void)::pthread_sigmask(SIG_SETMASK, nullptr, &signals);
   }
 
@@ -127,6 +143,7 @@ struct HandlerPool::State {
   const AnyHandler handler;
   const std::shared_ptr<Inbox> inbox;
   const Engine* const owner;
+  const std::shared_ptr<Observers> observers;  ///< null: nobody watches
   sigset_t signals{};  ///< what the thread that started the pool blocks; a thread of a later seat would block all
   std::atomic<std::int64_t> mean_run{0};
   std::atomic<std::uint64_t> begun{0};
@@ -151,6 +168,8 @@ Detached HandlerPool::State::drive(std::shared_ptr<State> state, std::shared_ptr
     outcome = outcome_of(std::current_exception());
   }
   state->measured(job->begun.load(std::memory_order_relaxed));
+  if (state->observers)
+    state->observers->ended(job, outcome);
   state->suspended.fetch_sub(1, std::memory_order_release);
   state->inbox->ended(std::move(job), std::move(outcome));
 }
@@ -179,7 +198,9 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
       state->wake_one();
     }
     const TimePoint begun = Clock::now();
-    job->begun.store(begun, std::memory_order_relaxed);
+    mark_begun(*job, begun);
+    if (state->observers)
+      state->observers->started(job);
     if (plain == nullptr) {
       state->suspended.fetch_add(1, std::memory_order_relaxed);
       drive(state, std::move(job));
@@ -189,6 +210,8 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
     Job seen(job);
     Outcome outcome = run_handler(*plain, seen);
     state->measured(begun);
+    if (state->observers)
+      state->observers->ended(job, outcome);
     // Before it is told: whoever hears of the end may count who still runs.
     seat.runs.store(nullptr, std::memory_order_release);
     state->inbox->ended(std::move(job), std::move(outcome));
@@ -200,8 +223,9 @@ HandlerPool::HandlerPool(std::shared_ptr<State> state) noexcept : state_(std::mo
 HandlerPool::~HandlerPool() { shutdown(); }
 
 Result<std::unique_ptr<HandlerPool>> HandlerPool::start(std::size_t threads, AnyHandler handler,
-                                                        std::shared_ptr<Inbox> inbox, const Engine* owner) {
-  auto state = std::make_shared<State>(std::move(handler), std::move(inbox), owner);
+                                                        std::shared_ptr<Inbox> inbox, const Engine* owner,
+                                                        std::shared_ptr<Observers> observers) {
+  auto state = std::make_shared<State>(std::move(handler), std::move(inbox), owner, std::move(observers));
   std::unique_ptr<HandlerPool> pool(new HandlerPool(state));
   std::unique_lock lock(state->mutex);
   for (std::size_t seat = 0; seat < threads; ++seat) {

@@ -24,12 +24,15 @@ inline namespace v1 {
 namespace worker {
 
 class Engine;
+class Observers;
 
 class HandlerPool {
  public:
-  /// `owner` is who `serves()` names on these threads. Errors: invalid_argument when the system gives no more threads.
+  /// `owner` is who `serves()` names on these threads; `observers`, when there are any, hear of each run's begin and end.
+  /// Errors: invalid_argument when the system gives no more threads.
   [[nodiscard]] static Result<std::unique_ptr<HandlerPool>> start(std::size_t threads, AnyHandler handler,
-                                                                  std::shared_ptr<Inbox> inbox, const Engine* owner);
+                                                                  std::shared_ptr<Inbox> inbox, const Engine* owner,
+                                                                  std::shared_ptr<Observers> observers = {});
   ~HandlerPool();
   HandlerPool(const HandlerPool&) = delete;
   HandlerPool& operator=(const HandlerPool&) = delete;

@@ -23,7 +23,8 @@ done
 
 # Public headers that belong to one room; a header without an entry may be included from anywhere.
 declare -A room_of=(
-  [stream]=bus [group_consumer]=bus [bus]=bus [cache]=cache [queue]=queue [lane]=queue [flow]=queue [worker]=worker)
+  [stream]=bus [group_consumer]=bus [bus]=bus [cache]=cache [queue]=queue [lane]=queue [flow]=queue [worker]=worker [observer]=worker
+  [metrics]=worker)
 
 broken=0
 complain() {
