@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "echomq/client.hpp"
+#include "echomq/codec.hpp"
 #include "echomq/error.hpp"
 #include "echomq/id.hpp"
 #include "echomq/names.hpp"
@@ -294,9 +295,10 @@ class ByteCache {
   std::shared_ptr<cache::Table> table_;
 };
 
-/// How a `T` becomes the bytes of a frame. Specialise it, or give `Cache` a type with the same two functions.
+/// How a `T` becomes the bytes of a frame: by its `Codec<T>`, as payloads do. Specialise this one for another form in
+/// caches alone, or give `Cache` a type with the same two functions.
 template <typename T>
-struct CacheCodec;
+struct CacheCodec : Codec<T> {};
 template <>
 struct CacheCodec<std::string> {
   [[nodiscard]] static Result<std::string> encode(const std::string& value) { return value; }
