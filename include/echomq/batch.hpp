@@ -8,12 +8,15 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "echomq/error.hpp"
 #include "echomq/id.hpp"
 #include "echomq/queue.hpp"
+#include "echomq/task.hpp"
 #include "echomq/worker.hpp"
 
 namespace echomq {
@@ -81,6 +84,8 @@ using BatchVerdicts = std::unordered_map<JobId, Outcome>;
 /// that is not in the map is a `Retry("missing verdict")`; an exception that leaves the handler is a `Retry` of all with
 /// its message, an `Unrecoverable` the death of all. Each member has its own stop token, deadline and lease.
 using BatchHandler = std::function<BatchVerdicts(std::span<Job> jobs)>;
+/// The same as a coroutine, begun and continued as an `AsyncHandler`; it must not block. `jobs` is there until it ends.
+using AsyncBatchHandler = std::function<Task<BatchVerdicts>(std::span<Job> jobs)>;
 
 /// Which jobs a worker of batches takes. A queue with both needs a worker for each.
 enum class BatchSource : std::uint8_t {
@@ -98,8 +103,8 @@ struct BatchWorkerOptions {
   /// `WorkerOptions`.
   std::function<void(const BatchReport& report)> on_batch;
   /// All else, as of a worker of single jobs. `concurrency` counts the batches whose handlers run side by side, and
-  /// `timeout` is that of each member, from when the handler was called; 1..1024 threads, one each. A handler counts as
-  /// leaked when all its members were settled without it.
+  /// `timeout` is that of each member, from when the handler was called; 1..1024, a thread each for plain handlers. A handler
+  /// counts as leaked when all its members were settled without it.
   WorkerOptions worker;
 };
 
@@ -120,6 +125,14 @@ class BatchWorker {
   /// Starts at once. Errors: invalid_argument naming the option, client_closed.
   [[nodiscard]] static Result<BatchWorker> start(const Queue& queue, BatchHandler handler,
                                                  BatchWorkerOptions options = {});
+
+  template <typename F>
+    requires std::is_invocable_r_v<Task<BatchVerdicts>, F&, std::span<Job>>
+  [[nodiscard]] static Result<BatchWorker> start(const Queue& queue, F handler, BatchWorkerOptions options = {}) {
+    return start_async(queue, AsyncBatchHandler(std::move(handler)), std::move(options));
+  }
+  [[nodiscard]] static Result<BatchWorker> start_async(const Queue& queue, AsyncBatchHandler handler,
+                                                       BatchWorkerOptions options = {});
 
   BatchWorker(BatchWorker&&) noexcept;
   BatchWorker& operator=(BatchWorker&&) noexcept;
