@@ -76,7 +76,7 @@ Observers::Observers(const Queue& queue, const WorkerOptions& options)
            options.on_settled || options.on_lease_lost ? std::make_shared<Callbacks>(options) : nullptr} {}
 
 template <typename F>
-void Observers::tell(std::string_view what, F call) noexcept {
+void Observers::tell(std::string_view what, const F& call) noexcept {
   for (const std::shared_ptr<WorkerObserver>& observer : all_) {
     if (!observer)
       continue;

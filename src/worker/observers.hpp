@@ -44,7 +44,7 @@ class Observers {
  private:
   Observers(const Queue& queue, const WorkerOptions& options);
   template <typename F>
-  void tell(std::string_view what, F call) noexcept;
+  void tell(std::string_view what, const F& call) noexcept;
 
   const Queue queue_;
   const std::array<std::shared_ptr<WorkerObserver>, 2> all_;  ///< null: none
