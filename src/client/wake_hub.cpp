@@ -354,7 +354,14 @@ void WakeHub::notify(const std::string& key, bool all) {
     callback();
 }
 
-void WakeHub::link_live(std::int64_t) { notify({}, true); }
+void WakeHub::link_live(std::int64_t) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(lived_, true))
+      return;  // no token was lost: none has been asked for
+  }
+  notify({}, true);
+}
 void WakeHub::link_lost(const Error&) {}
 
 void WakeHub::look_again() {

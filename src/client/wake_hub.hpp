@@ -87,6 +87,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   bool unblocking_ = false;
   Watch* rider_ = nullptr;                // whose claim is behind the BLPOP in flight
   const detail::Call* ridden_ = nullptr;  // that claim, known by its address only
+  bool lived_ = false;                    // there was a connection
   bool closed_ = false;
   // Held while callbacks run, so that a watch can wait for its own to end.
   std::recursive_mutex callbacks_;

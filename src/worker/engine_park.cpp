@@ -24,7 +24,7 @@ constexpr Milliseconds kShortestBeat{50};
 constexpr Milliseconds kFirstPause{50};
 /// How long a claim waits behind a BLPOP before it is sent anew. With leases so short that it would be less than the first,
 /// a token is told instead.
-constexpr Milliseconds kShortestRide{1000};
+constexpr Milliseconds kShortestRide{500};
 constexpr Milliseconds kLongestRide{10'000};
 constexpr Milliseconds kRideGrace{250};
 /// Between two passes of tokens for work that others serve: without any such worker the token comes back at once.

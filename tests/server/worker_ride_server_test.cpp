@@ -1,0 +1,185 @@
+// The claim that rides behind a parked worker's BLPOP: it is there in the moment the token comes, and it is no trap for jobs when
+// its worker has gone, stops, or cannot be reached.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "queue/exchange.hpp"
+#include "support/proxy.hpp"
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+/// A third of it, so long a claim rides.
+constexpr auto kLease = 3s;
+
+[[nodiscard]] WorkerOptions riding_options(std::uint32_t concurrency = 1) {
+  WorkerOptions options = quick_options(concurrency);
+  options.lease = kLease;
+  return options;
+}
+
+class WorkerRide : public WorkerTest {
+ protected:
+  /// Whether a BLPOP waits on the server, behind which a claim has been sent with it, and nothing is under way.
+  [[nodiscard]] bool rides() {
+    const std::int64_t before = commands();
+    std::this_thread::sleep_for(20ms);
+    return commands() == before + 1 && parked(1) &&
+           client_->command("CLIENT", "LIST").get().value().as_text().value_or("").find("flags=b") !=
+               std::string_view::npos;
+  }
+  [[nodiscard]] std::int64_t commands() {
+    const std::string stats(client_->command("INFO", "stats").get().value().as_text().value_or(""));
+    const std::string_view name = "total_commands_processed:";
+    return std::stoll(stats.substr(stats.find(name) + name.size()));
+  }
+};
+
+// All that the worker had to say was said before the job came.
+TEST_F(WorkerRide, AJobBeginsThoughItsWorkerCanSendNothingMore) {
+  Proxy proxy(server_->url());
+  const Client far = open(proxy.url());
+  std::atomic<int> runs{0};
+  const Worker worker = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        ++runs;
+        return Done();
+      },
+      riding_options());
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  proxy.hold(Direction::to_server);
+  const JobId id = enqueue();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 900ms));
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+}
+
+// Its BLPOP still takes tokens, for the server does not know that nobody is there any more.
+TEST_F(WorkerRide, AWorkerThatIsCutOffIsGivenNothingAfterAThirdOfALease) {
+  Proxy proxy(server_->url());
+  const Client far = open(proxy.url());
+  std::atomic<int> runs{0};
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        ++runs;
+        return Done();
+      },
+      riding_options());
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  proxy.hold();
+  std::this_thread::sleep_for(kLease / 3 + 100ms);
+  const JobId id = enqueue();
+  std::this_thread::sleep_for(kLease / 3);
+  EXPECT_EQ(state(id), JobState::pending);
+  EXPECT_EQ(field(id, "attempts"), "0");
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }));
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(WorkerRide, AJobThatComesWhileItsWorkerStopsIsNotLeftToItsLease) {
+  std::minstd_rand random(5);
+  int finished = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::atomic<int> runs{0};
+    Worker worker = start(
+        [&](Job&) {
+          ++runs;
+          return Done();
+        },
+        riding_options());
+    ASSERT_TRUE(eventually([&] { return rides(); }));
+    const auto wait = std::chrono::microseconds(random() % 400);
+    std::thread producer([&] {
+      std::this_thread::sleep_for(wait);
+      enqueue();
+    });
+    std::this_thread::sleep_for(200us);
+    const StopReport report = worker.stop();
+    producer.join();
+    EXPECT_EQ(report.unsettled, 0U);
+    const QueueCounts left = counts();
+    EXPECT_EQ(left.active, 0) << "in round " << round;
+    EXPECT_EQ(left.pending + runs, 1) << "in round " << round;
+    finished += runs;
+    ASSERT_TRUE(queue_->drain().get());
+  }
+  RecordProperty("finished", finished);
+}
+
+// An idle worker whose server is away has nothing to wait for.
+TEST_F(WorkerRide, StoppingDoesNotWaitForAClaimThatHasNoConnection) {
+  Proxy proxy(server_->url());
+  const Client far = open(proxy.url());
+  Worker worker = start_on(far.queue("work"), [](Job&) { return Done(); }, riding_options());
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  proxy.refuse_new(true);
+  proxy.cut();
+  std::this_thread::sleep_for(100ms);
+  const auto start = std::chrono::steady_clock::now();
+  (void)worker.stop(30s);
+  EXPECT_LT(since(start), 3s);
+}
+
+// A BLPOP of several queues has no claims behind it; were it asked anew for each that parks, they would send each other home.
+TEST_F(WorkerRide, IdleWorkersOfSeveralQueuesAreQuiet) {
+  std::atomic<int> runs{0};
+  const auto handler = [&](Job&) {
+    ++runs;
+    return Done();
+  };
+  const Worker first = start(handler, riding_options());
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  const Worker second = start_on(client_->queue("other"), handler, riding_options());
+  ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{other}:parked") == 1 && parked(1); }));
+  std::this_thread::sleep_for(100ms);
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(commands() - before, 40);
+  enqueue();
+  ASSERT_TRUE(client_->queue("other").enqueue("x").get());
+  EXPECT_TRUE(eventually([&] { return runs == 2; }, 900ms));
+}
+
+TEST_F(WorkerRide, WorkersOfOneQueueAndOneClientTakeTurns) {
+  std::atomic<int> first_runs{0};
+  std::atomic<int> second_runs{0};
+  const Worker first = start([&](Job&) { return ++first_runs, Done(); }, riding_options());
+  const Worker second = start([&](Job&) { return ++second_runs, Done(); }, riding_options());
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(eventually([&] { return parked(2); }));
+    enqueue();
+    ASSERT_TRUE(eventually([&] { return first_runs + second_runs == i + 1; }, 900ms)) << "job " << i;
+  }
+  EXPECT_GT(first_runs, 5);
+  EXPECT_GT(second_runs, 5);
+}
+
+TEST_F(WorkerRide, AClaimAfterItsLastMomentTakesNothing) {
+  const JobId id = enqueue();
+  queue::TakeRequest take{.most = 1, .lease = 1s};
+  take.last_moment = UnixMillis(1s);
+  const auto late = queue::exchange(*queue_, {}, take).get();
+  ASSERT_TRUE(late) << late.error().message();
+  EXPECT_EQ(late->gate, queue::Gate::late);
+  EXPECT_TRUE(late->jobs.empty());
+  EXPECT_EQ(state(id), JobState::pending);
+  take.last_moment = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now()) + 1h;
+  const auto in_time = queue::exchange(*queue_, {}, take).get();
+  ASSERT_TRUE(in_time) << in_time.error().message();
+  ASSERT_EQ(in_time->jobs.size(), 1U);
+  EXPECT_EQ(in_time->jobs[0].job.id, id);
+  EXPECT_GT(in_time->claimed_at, UnixMillis(1s));
+}
+
+}  // namespace
+}  // namespace echomq::test
