@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 
+#include "bus_case.hpp"
 #include "echomq/task.hpp"
 #include "must.hpp"
 #include "script/registry.hpp"
@@ -274,6 +275,8 @@ std::vector<Case> make_cases(Bed& bed, double scale) {
     };
     cases.push_back(std::move(work));
   }
+  for (Case& one : make_bus_cases(bed, scale))
+    cases.push_back(std::move(one));
   return cases;
 }
 

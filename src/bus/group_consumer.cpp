@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -29,6 +30,12 @@ constexpr Milliseconds kLongestBackoff{1000};
 constexpr Milliseconds kPoll{100};
 /// How long an acknowledgement may wait for others to travel with.
 constexpr Milliseconds kAckDelay{100};
+/// Reads that are sent before the entries in hand are handled, and how fast a full page must have been for that: what is read
+/// ahead is kept from other consumers.
+constexpr std::size_t kMostAhead = 2;
+constexpr Milliseconds kFast{50};
+/// Acknowledgements on their way.
+constexpr std::size_t kMostAcks = 4;
 
 }  // namespace
 
@@ -117,6 +124,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         read_new();
     }
     flush_acks();
+    await_acks(0);
   }
 
   /// A page of what this consumer held when it began; false when there is no more. The cursor moves on, whatever became
@@ -145,13 +153,33 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void read_new() {
-    auto entries = wait_for_new();
-    if (succeeded(entries))
-      handle(*entries, Attempts::first);
+    auto entries = ahead_.empty() ? wait_for_new() : take_ahead();
+    if (!succeeded(entries))
+      return;
+    const auto asked = asked_;
+    const bool full = entries->size() == options_.count;
+    if (full && fast_)
+      read_ahead();
+    const auto begin = Clock::now();
+    handle(*entries, Attempts::first, asked);
+    fast_ = full && Clock::now() - begin < std::min(kFast, options_.min_idle / 10);
+  }
+
+  void read_ahead() {
+    while (ahead_.size() < kMostAhead)
+      ahead_.push_back({Clock::now(), group_.read_new(consumer_, {.count = options_.count})});
+  }
+  [[nodiscard]] Result<std::vector<Delivery>> take_ahead() {
+    Ahead ahead = std::move(ahead_.front());
+    ahead_.pop_front();
+    asked_ = ahead.asked;
+    return ahead.entries.get();
   }
 
   /// Waits on the server up to a beat, or until the next look for idle entries.
   [[nodiscard]] Result<std::vector<Delivery>> wait_for_new() {
+    await_acks(0);
+    asked_ = Clock::time_point::max();
     if (!line_) {
       auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
       if (entries && entries->empty())
@@ -176,12 +204,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   enum class Attempts : std::uint8_t { first, ask };
 
-  void handle(const std::vector<Delivery>& entries, Attempts attempts) {
+  /// `asked`: the earliest moment at which the server may have handed them out, when that is not just now.
+  void handle(const std::vector<Delivery>& entries, Attempts attempts,
+              Clock::time_point asked = Clock::time_point::max()) {
     if (entries.empty())
       return;
     const std::map<std::string, std::uint64_t> counts =
         attempts == Attempts::ask ? deliveries(entries) : std::map<std::string, std::uint64_t>();
-    touched_ = Clock::now();
+    touched_ = std::min(Clock::now(), asked);
     lost_.clear();
     for (std::size_t i = 0; i < entries.size() && !stopping(); ++i) {
       const Delivery& delivery = entries[i];
@@ -267,9 +297,17 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (acks_.empty())
       return;
     const std::vector<string_view> entries(acks_.begin(), acks_.end());
-    // One that is lost costs a second run of its records, no more.
-    (void)succeeded(group_.acknowledge(entries).get());
+    acks_sent_.push_back(group_.acknowledge(entries));
     acks_.clear();
+    await_acks(kMostAcks);
+  }
+  /// Until no more than `most` are on their way. One that is lost costs a second run of its records, no more.
+  void await_acks(std::size_t most) {
+    while (acks_sent_.size() > most) {
+      Reply<std::uint64_t> sent = std::move(acks_sent_.front());
+      acks_sent_.pop_front();
+      (void)succeeded(sent.get());
+    }
   }
 
   /// Whether a command went well. A group that is gone is made again, anything else waits a while.
@@ -327,6 +365,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   Clock::time_point touched_{};
   Clock::time_point oldest_ack_ = Clock::time_point::max();
   std::vector<std::string> acks_;
+  std::deque<Reply<std::uint64_t>> acks_sent_;
+  struct Ahead {
+    Clock::time_point asked;
+    Reply<std::vector<Delivery>> entries;
+  };
+  std::deque<Ahead> ahead_;
+  Clock::time_point asked_ = Clock::time_point::max();  ///< when the entries in hand were, if ahead
+  bool fast_ = false;  ///< the last page was full, and handled so fast that reading ahead does not pay others badly
   std::set<std::string> lost_;  ///< of the entries in hand: others have taken them over
   Milliseconds backoff_ = kFirstBackoff;
   std::string last_error_;

@@ -15,6 +15,10 @@ namespace bus {
 namespace {
 
 constexpr std::size_t kMostInFlight = 2;
+constexpr std::size_t kMostRuns = 4;
+constexpr std::size_t kRunRecords = 128;
+/// How far the ids of a run may stay behind the clock. The longer, the seldomer the connection runs dry.
+constexpr Milliseconds kRunAge{2};
 constexpr std::size_t kBatchRecords = 1000;
 constexpr std::size_t kBatchBytes = std::size_t{512} << 10;
 constexpr std::int64_t kLongestPause = 50;
@@ -32,6 +36,11 @@ constexpr std::chrono::seconds kForgotten{10};
 [[nodiscard]] EntryNumber entry_number(const EventId& id) noexcept {
   const auto since = static_cast<std::uint64_t>(id.minted_at().time_since_epoch().count());
   return {since, id.value() & 0x3FFFFF};
+}
+
+/// Whether no id of anybody else stands between the two.
+[[nodiscard]] bool follows(const EventId& id, const EventId& before) noexcept {
+  return id.value() == before.value() + 1 && id.value() >> 12 == before.value() >> 12;
 }
 
 void write_bulk(std::string& out, std::string_view text) {
@@ -108,6 +117,7 @@ void WaitingRecord::settle(Result<EventId> result) {
 class Writer::Batch final : public detail::Call {
  public:
   enum class Form : std::uint8_t {
+    run,     ///< several by an XADD each
     plain,   ///< one record by XADD
     script,  ///< several by `stream_append`
     look,    ///< `stream_append` without records: whether the one record is there, and what the top is
@@ -115,12 +125,22 @@ class Writer::Batch final : public detail::Call {
 
   Batch(std::shared_ptr<Writer> writer, Form form_of) : form(form_of), writer_(std::move(writer)) {
     slot = writer_->slot_;
-    if (form != Form::plain)
+    if (form == Form::script || form == Form::look)
       script = append_script();
   }
 
+  void part(const resp::View& reply) noexcept override {
+    if (reply.is_error())
+      refusals_.emplace_back(replies_, wire::to_error(reply.error_text()));
+    ++replies_;
+  }
   void accept(const resp::View& reply) noexcept override {
-    writer_->answered(*this, reply);
+    if (form == Form::run) {
+      part(reply);
+      writer_->run_answered(*this);
+    } else {
+      writer_->answered(*this, reply);
+    }
     publish();
   }
   void fail(Error error) noexcept override {
@@ -130,12 +150,15 @@ class Writer::Batch final : public detail::Call {
 
   /// Encodes the request; `before` is the record that must stand already.
   void encode(std::string_view key, std::optional<EventId> before) {
-    if (form == Form::plain) {
-      const WaitingRecord& record = *records.front();
-      begin(3 + record.texts());
-      write_bulk(bytes_, "XADD");
-      write_bulk(bytes_, key);
-      add(record, false);
+    reserve(key);
+    if (form == Form::run || form == Form::plain) {
+      for (const WaitingRecord* record : records) {
+        begin(3 + record->texts());
+        bytes_ += "$4\r\nXADD\r\n";
+        write_bulk(bytes_, key);
+        add(*record, false);
+      }
+      replies = static_cast<std::uint32_t>(records.size());
     } else {
       std::size_t words = 5;
       if (form == Form::script) {
@@ -145,7 +168,7 @@ class Writer::Batch final : public detail::Call {
       begin(words);
       for (const std::string_view word : {std::string_view("EVALSHA"), script->sha1, std::string_view("1"), key})
         write_bulk(bytes_, word);
-      write_bulk(bytes_, before ? before->entry_id().text() : std::string_view());
+      write_bulk(bytes_, before ? fmt::format("{} {}", before->entry_id().text(), before->text()) : std::string());
       if (form == Form::script) {
         for (const WaitingRecord* record : records)
           add(*record, true);
@@ -155,20 +178,37 @@ class Writer::Batch final : public detail::Call {
     request_size = static_cast<std::uint32_t>(bytes_.size());
   }
 
+  /// What a run's commands were refused with, by record. A run that was sent again elsewhere was answered more than once:
+  /// the last answers count.
+  [[nodiscard]] std::vector<std::pair<std::size_t, Error>> refusals() {
+    const std::size_t stale = replies_ - records.size();
+    std::vector<std::pair<std::size_t, Error>> out;
+    for (auto& [at, error] : refusals_) {
+      if (at >= stale)
+        out.emplace_back(at - stale, std::move(error));
+    }
+    return out;
+  }
+
   const Form form;
   std::vector<WaitingRecord*> records;
+  bool submitted = false;  ///< guarded by the writer
 
  private:
   ~Batch() override = default;
   void destroy() noexcept override { delete this; }
 
-  void begin(std::size_t words) {
+  void reserve(std::string_view key) {
     std::size_t size = 128;
+    const std::size_t around = form == Form::run ? 110 + key.size() : 80;
     for (const WaitingRecord* record : records)
-      size += record->encoded().size() + 80;
+      size += record->encoded().size() + around;
     bytes_.reserve(size);
-    bytes_.resize(resp::count_size(words));
-    resp::write_count(bytes_.data(), words);
+  }
+  void begin(std::size_t words) {
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + resp::count_size(words));
+    resp::write_count(bytes_.data() + at, words);
   }
   void add(const WaitingRecord& record, bool counted) {
     write_bulk(bytes_, record.id->entry_id().text());
@@ -181,6 +221,8 @@ class Writer::Batch final : public detail::Call {
 
   const std::shared_ptr<Writer> writer_;
   std::string bytes_;
+  std::vector<std::pair<std::size_t, Error>> refusals_;
+  std::size_t replies_ = 0;
 };
 
 std::shared_ptr<Writer> Writer::of(const std::shared_ptr<client::Core>& core, const std::string& key,
@@ -211,6 +253,10 @@ bool Writer::over_bound() const {
   return held_ >= core_->options().max_in_flight || held_bytes_ >= core_->options().max_in_flight_bytes;
 }
 
+bool Writer::may_send() const {
+  return !paused_ && in_flight_ < (running_ ? kMostRuns : kMostInFlight) && !(halted_ && in_flight_ > 0);
+}
+
 void Writer::append(std::span<WaitingRecord* const> records) {
   {
     Lock lock(mutex_);
@@ -229,6 +275,9 @@ void Writer::append(std::span<WaitingRecord* const> records) {
       held_bytes_ += record->encoded().size();
     }
     held_ += records.size();
+    // Whoever takes the next answer sends these.
+    if (pumping_ || !may_send())
+      return;
   }
   pump(Pumped::by_appender);
 }
@@ -244,10 +293,15 @@ void Writer::pump(Pumped by) {
     const auto latest = std::max_element(batch->records.begin(), batch->records.end(),
                                          [](const auto* a, const auto* b) { return a->deadline < b->deadline; });
     const auto left = std::chrono::ceil<Milliseconds>((*latest)->deadline - detail::Clock::now());
-    // Records were counted when they were accepted; a thread of the library must not wait for room a second time.
-    const wire::CallSettings how{
-        .repeat = Repeat::safe, .deadline = std::max(left, Milliseconds(1)), .past_bound = by == Pumped::by_answer};
+    // Records were counted when they were accepted; a thread of the library must not wait for room a second time. A run
+    // is not sent again by the connection: what follows it must not pass it.
+    const bool run = batch->form == Batch::Form::run;
+    const wire::CallSettings how{.repeat = run ? Repeat::unsafe : Repeat::safe,
+                                 .deadline = std::max(left, Milliseconds(1)),
+                                 .past_bound = by == Pumped::by_answer};
     const bool shared = by == Pumped::by_answer || batch->records.size() > 1;
+    const std::uint64_t losses = losses_;
+    batch->retain();
     lock.unlock();
     settle(settled);
     core_->submit(batch, how);
@@ -255,6 +309,13 @@ void Writer::pump(Pumped by) {
     if (detail::Source* source = core_->source(); shared && source != nullptr)
       source->leave_to_library();
     lock.lock();
+    batch->submitted = true;
+    if (run && losses != losses_) {
+      lock.unlock();
+      batch->cancel();
+      lock.lock();
+    }
+    batch->release();
   }
   pumping_ = false;
   lock.unlock();
@@ -264,6 +325,8 @@ void Writer::pump(Pumped by) {
 bool Writer::mint(WaitingRecord& record, std::vector<Settled>& settled) {
   if (record.id)
     return true;
+  ids_.clear();  // they would be below this one
+  ids_used_ = 0;
   auto minted = core_->mint("EVT");
   if (minted) {
     record.id = EventId::from(*minted).value();
@@ -273,62 +336,134 @@ bool Writer::mint(WaitingRecord& record, std::vector<Settled>& settled) {
   return false;
 }
 
+bool Writer::dropped(WaitingRecord& record, detail::Clock::time_point now, std::vector<Settled>& settled) {
+  if (record.withdrawn()) {
+    settled.push_back({&record, fail(Errc::cancelled, "withdrawn before it was written", Repeat::safe)});
+    return true;
+  }
+  if (record.deadline > now)
+    return false;
+  // One that may have been written before its answer was lost cannot be called unwritten.
+  settled.push_back({&record, record.maybe_there ? fail(Errc::outcome_unknown, "the answer was lost", Repeat::unsafe)
+                                                 : fail(Errc::timeout, "the deadline passed in the queue of the stream",
+                                                        Repeat::safe)});
+  return true;
+}
+
+/// Ids that follow one another, enough for what waits and for what came of late.
+Result<void> Writer::mint_ahead() {
+  const std::size_t wanted = std::min<std::size_t>(std::max(ids_wanted_, waiting_.size() + 1), 4096);
+  ids_.clear();
+  ids_used_ = 0;
+  for (std::size_t i = 0; i < wanted; ++i) {
+    auto minted = core_->mint("EVT");
+    if (!minted) {
+      if (ids_.empty())
+        return std::unexpected<Error>(std::move(minted).error());
+      break;
+    }
+    const EventId id = EventId::from(*minted).value();
+    if (!ids_.empty() && !follows(id, ids_.back())) {
+      // The clock has moved on, or somebody else of this process has minted: the longer stretch is taken.
+      if (2 * i >= wanted)
+        break;
+      ids_.clear();
+    }
+    ids_.push_back(id);
+  }
+  ids_minted_ = detail::Clock::now();
+  return {};
+}
+
+/// The next id of a run; nothing when it must wait until nothing is in flight.
+std::optional<Result<EventId>> Writer::take_id(bool idle, detail::Clock::time_point now) {
+  const bool old = now - ids_minted_ > kRunAge;
+  if (idle)
+    ids_apart_ = false;
+  if (ids_apart_)
+    return std::nullopt;
+  if (ids_used_ == ids_.size() || old) {
+    const bool used_up = ids_used_ == ids_.size();
+    if (ids_used_ > 0)
+      ids_wanted_ = std::min<std::size_t>(used_up && !idle ? 2 * ids_wanted_ : ids_used_ + ids_used_ / 4, 4096);
+    if (auto minted = mint_ahead(); !minted)
+      return std::unexpected<Error>(std::move(minted).error());
+    if (!idle && !follows(ids_.front(), last_sent_)) {
+      ids_apart_ = true;
+      return std::nullopt;
+    }
+  }
+  return ids_[ids_used_++];
+}
+
 Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
-  if (paused_ || in_flight_ >= kMostInFlight || (halted_ && in_flight_ > 0))
+  using Form = Batch::Form;
+  if (!may_send())
     return nullptr;
   halted_ = false;
-  waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
-  again_.clear();
+  if (!again_.empty()) {
+    waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
+    again_.clear();
+  }
+  if (waiting_.empty())
+    return nullptr;
 
   const auto now = detail::Clock::now();
-  const auto drop = [&](WaitingRecord& record) {
-    if (record.withdrawn()) {
-      settled.push_back({&record, fail(Errc::cancelled, "withdrawn before it was written", Repeat::safe)});
-      return true;
-    }
-    if (record.deadline <= now) {
-      // One that may have been written before its answer was lost cannot be called unwritten.
-      settled.push_back(
-          {&record, record.maybe_there
-                        ? fail(Errc::outcome_unknown, "the answer was lost", Repeat::unsafe)
-                        : fail(Errc::timeout, "the deadline passed in the queue of the stream", Repeat::safe)});
-      return true;
-    }
-    return false;
-  };
+  const bool contended = now < no_runs_until_;
   Batch* batch = nullptr;
   std::size_t bytes = 0;
   while (!waiting_.empty()) {
     WaitingRecord& record = *waiting_.front();
-    if (drop(record)) {
+    if (dropped(record, now, settled)) {
       waiting_.pop_front();
       continue;
     }
-    // What does not fit into a script goes alone, and nothing is under way beside it.
-    if (record.oversize() && (batch != nullptr || in_flight_ > 0))
+    // What was sent before goes by the script, which tells what became of it.
+    const bool run = !contended && !record.id && !record.oversize();
+    if (batch != nullptr || in_flight_ > 0) {
+      if (run != running_)
+        break;
+      // What does not fit into a script goes alone, and nothing is under way beside it. So does what was overtaken: what
+      // comes behind it may be there.
+      if (record.oversize() || record.overtaken || (batch != nullptr && batch->records.front()->overtaken))
+        break;
+    }
+    if (batch != nullptr && (batch->records.size() >= (run ? kRunRecords : kBatchRecords) || bytes >= kBatchBytes))
       break;
-    if (batch != nullptr && (batch->records.size() >= kBatchRecords || bytes >= kBatchBytes))
-      break;
-    waiting_.pop_front();
-    if (!mint(record, settled))
-      continue;
+    if (run) {
+      auto id = take_id(in_flight_ == 0 && batch == nullptr, now);
+      if (!id)
+        break;
+      waiting_.pop_front();
+      if (!*id) {
+        settled.push_back({&record, std::unexpected<Error>(std::move(*id).error())});
+        continue;
+      }
+      record.id = **id;
+      last_sent_ = **id;
+    } else {
+      waiting_.pop_front();
+      if (!mint(record, settled))
+        continue;
+    }
     if (batch == nullptr) {
-      using Form = Batch::Form;
+      running_ = run;
       const bool alone = record.oversize() || (in_flight_ == 0 && waiting_.empty());
-      const Form form = record.oversize() && record.refused_alone ? Form::look
-                        : alone && !record.refused_alone          ? Form::plain
-                                                                  : Form::script;
+      const Form form = run                                         ? Form::run
+                        : record.oversize() && record.refused_alone ? Form::look
+                        : alone && !record.refused_alone            ? Form::plain
+                                                                    : Form::script;
       batch = new Batch(shared_from_this(), form);
     }
     batch->records.push_back(&record);
     bytes += record.encoded().size();
-    if (batch->form != Batch::Form::script)
+    if (batch->form == Form::plain || batch->form == Form::look)
       break;
   }
   if (batch == nullptr)
     return nullptr;
   std::optional<EventId> before;
-  if (batch->form == Batch::Form::look) {
+  if (batch->form == Form::look) {
     before = batch->records.front()->id;
   } else if (in_flight_ > 0) {
     before = last_sent_;
@@ -336,6 +471,8 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
   batch->encode(key_, before);
   last_sent_ = *batch->records.back()->id;
   ++in_flight_;
+  if (batch->form == Form::run)
+    runs_.push_back(batch);
   return batch;
 }
 
@@ -358,7 +495,13 @@ void Writer::answered(Batch& batch, const resp::View& reply) {
       stopped(batch, reply, settled);
     }
   }
-  // What is still with the batch was appended.
+  settle_appended(batch);
+  settle(settled);
+  go_on();
+}
+
+/// What is still with the batch was appended.
+void Writer::settle_appended(Batch& batch) {
   std::size_t bytes = 0;
   for (WaitingRecord* record : batch.records) {
     bytes += record->encoded().size();
@@ -367,6 +510,43 @@ void Writer::answered(Batch& batch, const resp::View& reply) {
   }
   release_room(batch.records.size(), bytes);
   batch.records.clear();
+}
+
+void Writer::run_answered(Batch& batch) {
+  std::vector<Settled> settled;
+  {
+    const Lock lock(mutex_);
+    --in_flight_;
+    std::erase(runs_, &batch);
+    std::vector<WaitingRecord*> appended;
+    std::size_t at = 0;
+    const auto stand = [&](std::size_t end) {
+      if (at == end)
+        return;
+      appended.insert(appended.end(), batch.records.begin() + static_cast<std::ptrdiff_t>(at),
+                      batch.records.begin() + static_cast<std::ptrdiff_t>(end));
+      // What was refused before these was overtaken: by an id that nobody minted, or because it is there already, from
+      // before its slot moved to another node. The script tells.
+      for (WaitingRecord* record : again_)
+        record->overtaken = record->maybe_there = true;
+    };
+    for (auto& [index, error] : batch.refusals()) {
+      stand(index);
+      at = index + 1;
+      halted_ = true;
+      WaitingRecord* record = batch.records[index];
+      if (error.is(Errc::nonmonotonic)) {
+        no_runs_until_ = detail::Clock::now() + kForgotten;
+        record->refused_alone = true;
+        again_.push_back(record);
+      } else {
+        settled.push_back({record, std::unexpected<Error>(std::move(error))});
+      }
+    }
+    stand(batch.records.size());
+    batch.records = std::move(appended);
+  }
+  settle_appended(batch);
   settle(settled);
   go_on();
 }
@@ -429,6 +609,15 @@ void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply
     batch.records.pop_back();
     return;
   }
+  if (first->overtaken) {
+    settled.push_back(
+        {first, fail(Errc::nonmonotonic,
+                     fmt::format("record {} was refused, and later ones of its appender were not: ids that "
+                                 "nobody minted stand between them, or the connection was lost",
+                                 first->id->text()))});
+    batch.records.clear();
+    return;
+  }
   // None of the rest is there, so all of it gets new ids.
   const std::int64_t ahead = static_cast<std::int64_t>(std::min<std::uint64_t>(top.milliseconds, INT64_MAX)) - now_ms();
   ++first->mints;
@@ -488,13 +677,43 @@ void Writer::go_on() {
 
 void Writer::failed(Batch& batch, const Error& error) {
   std::vector<Settled> settled;
+  std::vector<Batch*> behind;
   {
     const Lock lock(mutex_);
     --in_flight_;
     halted_ = true;
-    for (WaitingRecord* record : batch.records)
-      settled.push_back({record, std::unexpected<Error>(error)});
+    // The answers of a run are lost: the script tells what became of it. A run behind it that was not written yet must not
+    // pass it.
+    const bool lost = batch.form == Batch::Form::run && error.is(Errc::outcome_unknown) && !core_->closed();
+    const bool called_back = batch.form == Batch::Form::run && error.is(Errc::cancelled);
+    std::erase(runs_, &batch);
+    if (lost) {
+      ++losses_;
+      for (Batch* run : runs_) {
+        if (!run->submitted)
+          continue;  // whoever submits it sees the loss
+        run->retain();
+        behind.push_back(run);
+      }
+    }
+    const auto now = detail::Clock::now();
+    for (WaitingRecord* record : batch.records) {
+      if (called_back) {
+        record->id.reset();
+        again_.push_back(record);
+      } else if (lost && record->deadline > now) {
+        record->maybe_there = true;
+        record->refused_alone = true;
+        again_.push_back(record);
+      } else {
+        settled.push_back({record, std::unexpected<Error>(error)});
+      }
+    }
     batch.records.clear();
+  }
+  for (Batch* run : behind) {
+    run->cancel();
+    run->release();
   }
   settle(settled);
   go_on();

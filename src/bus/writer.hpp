@@ -1,10 +1,17 @@
 // Appends to one stream: the order of records, the minting of their ids, and what follows a refusal.
 //
 // Records wait in one queue; their ids are minted when a batch of them is handed to the connection, so ids and bytes have
-// the same order whatever threads append. A lone record travels as a plain XADD. What gathers while others are on their way
-// travels as one script call (`stream_append`), which stops at the first record that the stream refuses and names the stream's
-// top. Two batches are in flight at most; the second says which record must stand before it, so that it cannot pass a
-// batch that was refused. What was not appended goes back to the front of the queue and is minted again, above the top.
+// the same order whatever threads append.
+//
+// While nobody else writes, a batch is a run: plain XADDs in one write. The server does not stop at one that it refuses, so
+// everything in flight has ids of one millisecond, one node and consecutive sequence numbers: no id that somebody else minted
+// stands between two of them, and what is refused is always the rest. A run of another millisecond waits until nothing is in
+// flight; so that this seldom happens, ids are minted ahead, and a run goes on for `kRunAge` though the clock has moved on.
+//
+// After a refusal, for a while, batches travel as script calls (`stream_append`), which stop at the first record that
+// the stream refuses and name the stream's top. Two are in flight at most; the second says which record must stand before
+// it, so that it cannot pass a batch that was refused. What was not appended goes back to the front of the queue and is minted
+// again, above the top. What may stand already, after a lost answer, is looked up by the same script under its old id.
 //
 // Hosts that take turns push each other's ids ahead of their clocks, by a millisecond a turn; so a refused writer waits a
 // fraction of what that has added to the distance of the clocks before it goes on, with a bigger batch.
@@ -71,7 +78,8 @@ class WaitingRecord final : public detail::CallOf<EventId> {
   // The writer's.
   std::optional<EventId> id;
   bool refused_alone = false;  ///< as a plain XADD: it may be there already, after a lost answer
-  bool maybe_there = false;    ///< it was written more than once under this id
+  bool maybe_there = false;    ///< it was written under this id, and may be so again
+  bool overtaken = false;      ///< a later record stands: when it is not there itself, it cannot be appended any more
   std::uint8_t mints = 0;
   Milliseconds max_skew{};
 
@@ -110,7 +118,11 @@ class Writer : public std::enable_shared_from_this<Writer> {
 
   void pump(Pumped by);
   [[nodiscard]] Batch* next_batch(std::vector<Settled>& settled);
+  [[nodiscard]] bool dropped(WaitingRecord& record, detail::Clock::time_point now, std::vector<Settled>& settled);
   [[nodiscard]] bool mint(WaitingRecord& record, std::vector<Settled>& settled);
+  [[nodiscard]] std::optional<Result<EventId>> take_id(bool idle, detail::Clock::time_point now);
+  [[nodiscard]] Result<void> mint_ahead();
+  void run_answered(Batch& batch);
   void answered(Batch& batch, const resp::View& reply);
   void failed(Batch& batch, const Error& error);
   void stopped(Batch& batch, const resp::View& reply, std::vector<Settled>& settled);
@@ -118,8 +130,10 @@ class Writer : public std::enable_shared_from_this<Writer> {
   void take_back(Batch& batch, std::size_t from);
   void go_on();
   void settle(std::vector<Settled>& settled);
+  void settle_appended(Batch& batch);
   void release_room(std::size_t records, std::size_t bytes);
   [[nodiscard]] bool over_bound() const;
+  [[nodiscard]] bool may_send() const;
 
   const std::shared_ptr<client::Core> core_;
   const std::string key_;
@@ -133,8 +147,17 @@ class Writer : public std::enable_shared_from_this<Writer> {
   std::size_t held_ = 0;              ///< records not settled
   std::size_t held_bytes_ = 0;
   std::size_t in_flight_ = 0;
-  EventId last_sent_;    ///< the last record of the newest batch in flight
-  bool halted_ = false;  ///< something in flight went wrong: nothing more is sent until all of it is answered
+  bool running_ = false;      ///< what is in flight are runs
+  std::vector<Batch*> runs_;  ///< in flight
+  std::uint64_t losses_ = 0;  ///< runs whose answer was lost
+  detail::Clock::time_point no_runs_until_{};
+  std::vector<EventId> ids_;  ///< minted ahead: consecutive
+  std::size_t ids_used_ = 0;
+  std::size_t ids_wanted_ = 1;
+  detail::Clock::time_point ids_minted_{};
+  bool ids_apart_ = false;  ///< they do not follow what is in flight
+  EventId last_sent_;       ///< the last record of the newest batch in flight
+  bool halted_ = false;     ///< something in flight went wrong: nothing more is sent until all of it is answered
   bool paused_ = false;
   Milliseconds pause_{0};         ///< to be kept before the next batch
   std::int64_t usual_ahead_ = 0;  ///< by how many ms the top was ahead of this clock at least

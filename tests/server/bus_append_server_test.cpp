@@ -422,5 +422,103 @@ TEST_F(BusAppend, ALostConnectionLeavesEachRecordOnceAndInOrder) {
     ASSERT_EQ(*records[i].find("k"), std::to_string(i));
 }
 
+// Runs: while nobody else writes, records travel as plain XADDs; what was refused or lost is looked up by the script.
+
+TEST_F(BusAppend, ALoneWriterNeedsNoScript) {
+  const One one("v");
+  append("first");
+  raw("CONFIG", "RESETSTAT");
+  std::vector<Reply<EventId>> replies;
+  for (int i = 0; i < 5000; ++i)
+    replies.push_back(stream().append(one.fields()));
+  for (auto& reply : replies)
+    ASSERT_TRUE(reply.get());
+  const std::string stats(raw("INFO", "commandstats").as_text().value());
+  EXPECT_NE(stats.find("cmdstat_xadd:calls=5000,"), std::string::npos) << stats;
+  EXPECT_EQ(stats.find("cmdstat_evalsha:"), std::string::npos) << stats;
+}
+
+TEST_F(BusAppend, IdsThatNobodyMintedMayRefuseARecordButNotChangeTheOrder) {
+  // XADD `*` gives the id behind the newest one while the clock stands, which is the id of the next record of a run.
+  std::atomic<bool> over{false};
+  std::thread foreign([&] {
+    Client other = open();
+    while (!over)
+      ASSERT_TRUE(other.command("XADD", kKey, "*", "f", "v").get());
+  });
+  std::vector<Reply<EventId>> replies;
+  const auto until = std::chrono::steady_clock::now() + 3s;
+  std::map<int, EventId> stood;
+  int sent = 0;
+  while (std::chrono::steady_clock::now() < until) {
+    const int first = sent;
+    for (; sent < first + 500; ++sent)
+      replies.push_back(stream().append(One(std::to_string(sent)).fields()));
+    for (int i = first; i < sent; ++i) {
+      const auto id = replies[static_cast<std::size_t>(i)].get();
+      if (id) {
+        stood.emplace(i, *id);
+      } else {
+        EXPECT_TRUE(id.error().is(Errc::nonmonotonic)) << id.error().message();
+      }
+    }
+  }
+  over = true;
+  foreign.join();
+  auto next = stood.begin();
+  for (const Record& record : all()) {
+    if (!record.id)
+      continue;
+    ASSERT_NE(next, stood.end());
+    EXPECT_EQ(*record.find("k"), std::to_string(next->first));
+    EXPECT_EQ(*record.id, next->second);
+    ++next;
+  }
+  EXPECT_EQ(next, stood.end());
+  EXPECT_GT(stood.size(), static_cast<std::size_t>(sent) * 99 / 100);
+}
+
+TEST_F(BusAppend, AConnectionLostInTheMiddleOfBurstsLeavesEachRecordOnceAndInOrder) {
+  Client mine = open({.name = "cut"});
+  const Stream to = mine.stream(QueueName{"q"}, StreamName{"s"});
+  std::atomic<bool> over{false};
+  std::thread killer([&] {
+    while (!over) {
+      std::this_thread::sleep_for(7ms);
+      const std::string list(raw("CLIENT", "LIST").as_text().value());
+      if (const std::size_t name = list.find(" name=cut "); name != std::string::npos) {
+        const std::size_t newline = list.rfind('\n', name);
+        const std::size_t begin = (newline == std::string::npos ? 0 : newline + 1) + 3;
+        (void)client().command("CLIENT", "KILL", "ID", list.substr(begin, list.find(' ', begin) - begin)).get();
+      }
+    }
+  });
+  constexpr std::size_t kRecords = 60'000;
+  std::vector<Reply<EventId>> replies;
+  std::set<EventId> receipts;
+  const auto take = [&](Reply<EventId>& reply) {
+    const auto id = reply.get();
+    ASSERT_TRUE(id) << id.error().message();
+    EXPECT_TRUE(receipts.empty() || *receipts.rbegin() < *id);
+    receipts.insert(*id);
+  };
+  for (std::size_t i = 0; i < kRecords; ++i) {
+    replies.push_back(to.append(One(std::to_string(i)).fields()));
+    if (i >= 2000) {
+      ASSERT_NO_FATAL_FAILURE(take(replies[i - 2000]));
+    }
+  }
+  for (std::size_t i = kRecords - 2000; i < kRecords; ++i)
+    ASSERT_NO_FATAL_FAILURE(take(replies[i]));
+  over = true;
+  killer.join();
+  EXPECT_GT(mine.stats().reconnects, 2U);
+  const std::vector<Record> records = all();
+  ASSERT_EQ(records.size(), kRecords);
+  expect_receipts_are_entries(records, receipts);
+  for (std::size_t i = 0; i < records.size(); ++i)
+    ASSERT_EQ(*records[i].find("k"), std::to_string(i));
+}
+
 }  // namespace
 }  // namespace echomq::test

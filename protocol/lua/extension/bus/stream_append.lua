@@ -2,13 +2,16 @@
 -- an earlier one of its appender. A record that is on the stream already (its entry id, its record id) counts as appended: the call may
 -- be sent again. Without allow-oom: a full server refuses with OOM before anything is written.
 -- KEYS[1] stream
--- ARGV[1] entry id of the record sent before these, empty for none: when it is not on the stream, nothing is appended
+-- ARGV[1] entry id, a space, record id of the record sent before these, empty for none: when it is not on the stream, nothing is appended.
+--   An entry that somebody else made under the same entry id is not it
 -- ARGV[2..] a record: entry id, number of texts that follow (even, 2 to 996), `id`, record id, field, value...
 -- Replies: [appended], all records of the call; or, when fewer,
 --   [appended, top id of the stream, highest id ever deleted from it, text of the refusal]; appended is -1 when ARGV[1] was missed
 -- Refusals: ERR a record of stream_append is malformed; WRONGTYPE
 local key, count, at = KEYS[1], 0, 2
 local first = {}
+local before, receipt = string.match(ARGV[1], '^(%S+) (%S+)$')
+if ARGV[1] ~= '' and not before then return redis.error_reply('ERR a record of stream_append is malformed') end
 while at <= #ARGV do
   local texts = tonumber(ARGV[at + 1] or '')
   if not texts or texts ~= math.floor(texts) or texts < 2 or texts > 996 or texts % 2 == 1 or at + 1 + texts > #ARGV
@@ -34,10 +37,10 @@ end
 
 local function is_there(id, record)
   local entry = redis.call('XRANGE', key, id, id, 'COUNT', 1)[1]
-  return entry and (not record or entry[2][2] == record)
+  return entry and entry[2][2] == record
 end
 
-if ARGV[1] ~= '' and not is_there(ARGV[1]) then return stopped(-1, '') end
+if before and not is_there(before, receipt) then return stopped(-1, '') end
 for i = 1, count do
   at = first[i]
   local text = at + 2
