@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -40,7 +41,15 @@ struct GroupConsumerOptions {
   Milliseconds min_idle{30000};
   Milliseconds beat{1000};    ///< how often an idle consumer looks for idle entries, and at most for new ones; > 0
   std::uint32_t count = 100;  ///< entries a read; >= 1
-  Log log;                    ///< errors of the loop, each kind once in a row
+  /// An entry that fails when it is handed out so often, or was handed out so often to consumers that died over it, goes to
+  /// `dead_stream` and is acknowledged. 0: it comes back for ever. An entry that waited behind others in the hands of a consumer that
+  /// died has been handed out once, unseen: use 2 or more.
+  std::uint32_t max_attempts = 0;
+  /// A stream of the same queue; absent: the stream's name with `:dead` behind it. Its records have the fields `origin`
+  /// (entry id), `origin_id` (receipt, when there was one), `group`, `attempts`, and then the record's own. One that dies in the
+  /// moment in which its consumer does may stand twice.
+  std::optional<StreamName> dead_stream;
+  Log log;  ///< errors of the loop, each kind once in a row
 };
 
 struct GroupConsumerStats {
@@ -50,6 +59,7 @@ struct GroupConsumerStats {
   std::uint64_t deleted = 0;      ///< pending entries that were removed from the stream, acknowledged unseen
   std::uint64_t groups_made = 0;  ///< at the start, and again after NOGROUP
   std::uint64_t errors = 0;       ///< commands that failed
+  std::uint64_t buried = 0;       ///< entries that went to the dead stream
 };
 
 /// Move-only; the destructor stops it.

@@ -7,7 +7,9 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -65,6 +67,21 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     return {};
   }
 
+  /// Where dead entries go. Errors: invalid_argument when the stream's name is too long to have one by default.
+  [[nodiscard]] Result<void> find_dead() {
+    if (options_.max_attempts == 0)
+      return {};
+    const Stream::State& state = group_.stream().internal();
+    std::optional<StreamName> name = options_.dead_stream;
+    if (!name) {
+      ECHOMQ_TRY(name, StreamName::parse(std::string(state.name.text()) + ":dead"));
+    }
+    if (name->text() == state.name.text())
+      return fail(Errc::invalid_argument, "dead_stream must be another stream");
+    dead_.emplace(std::make_shared<const Stream::State>(state.queue, *name, state.core));
+    return {};
+  }
+
   void start() {
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
   }
@@ -97,7 +114,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
             .taken_over = read(taken_over_),
             .deleted = read(deleted_),
             .groups_made = read(groups_made_),
-            .errors = read(errors_)};
+            .errors = read(errors_),
+            .buried = read(buried_)};
   }
 
  private:
@@ -111,7 +129,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void run() {
-    std::string after = "0";
+    std::string after = "-";
     bool backlog = true;
     while (!stopping()) {
       if (backlog) {
@@ -130,18 +148,22 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   /// A page of what this consumer held when it began; false when there is no more. The cursor moves on, whatever became
   /// of the entries: those that fail come back as idle ones.
   [[nodiscard]] bool own_backlog(std::string& after) {
-    auto page = group_.read_own(consumer_, after, {.count = options_.count}).get();
-    if (!succeeded(page))
+    auto rows = group_.pending({.from = after, .count = options_.count, .consumer = consumer_}).get();
+    if (!succeeded(rows))
       return true;
-    if (page->empty())
+    if (rows->empty())
       return false;
-    after = page->back().entry;
-    handle(*page, Attempts::ask);
+    after = "(" + rows->back().entry;
+    std::vector<string_view> held;
+    for (const PendingEntry& row : *rows)
+      held.push_back(row.entry);
+    if (auto refreshed = group_.refresh(consumer_, held).get(); succeeded(refreshed))
+      handle_again(held);
     return true;
   }
 
   void take_over() {
-    auto claim = group_.claim_idle(consumer_, options_.min_idle, cursor_, {.count = options_.count}).get();
+    auto claim = claim_idle().get();
     if (!succeeded(claim))
       return;
     cursor_ = claim->next;
@@ -149,7 +171,54 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     next_claim_ = cursor_ == "0-0" ? Clock::now() + options_.beat : Clock::now();
     deleted_.fetch_add(claim->deleted.size(), std::memory_order_relaxed);
     taken_over_.fetch_add(claim->entries.size(), std::memory_order_relaxed);
-    handle(claim->entries, Attempts::ask);
+    handle_again({claim->entries.begin(), claim->entries.end()});
+  }
+
+  struct Idle {
+    std::string next;
+    std::vector<std::string> entries;
+    std::vector<std::string> deleted;
+  };
+  /// XAUTOCLAIM ... JUSTID: makes entries this consumer's, and does not count that as handing them out.
+  [[nodiscard]] Reply<Idle> claim_idle() {
+    const Stream::State& state = group_.stream().internal();
+    const Decimal idle(options_.min_idle.count());
+    const Decimal count(options_.count);
+    return state.core->command<Idle>(parts(string_view("XAUTOCLAIM"), state.key, group_.name(), consumer_, idle,
+                                           cursor_, string_view("COUNT"), count, string_view("JUSTID")),
+                                     settings(Repeat::safe), [](const wire::Answer& answer) -> Result<Idle> {
+                                       auto next = answer.view.at(0).copy_text();
+                                       if (!next || !answer.view.at(1).is_aggregate())
+                                         return unexpected_reply("claim_idle", answer.view);
+                                       Idle idle_entries{.next = *std::move(next), .entries = {}, .deleted = {}};
+                                       for (const resp::View& entry : answer.view.at(1).elements()) {
+                                         if (auto text = entry.copy_text())
+                                           idle_entries.entries.push_back(*std::move(text));
+                                       }
+                                       // Servers before 7.0 do not tell what was removed.
+                                       if (const resp::View deleted = answer.view.at(2); deleted.is_aggregate()) {
+                                         for (const resp::View& entry : deleted.elements()) {
+                                           if (auto text = entry.copy_text())
+                                             idle_entries.deleted.push_back(*std::move(text));
+                                         }
+                                       }
+                                       return idle_entries;
+                                     });
+  }
+  /// XCLAIM of one entry: hands it out, which counts. Empty when it was removed from the stream, or acknowledged by others.
+  [[nodiscard]] Reply<std::optional<Delivery>> hand_out(string_view entry) {
+    const Stream::State& state = group_.stream().internal();
+    return state.core->command<std::optional<Delivery>>(
+        parts(string_view("XCLAIM"), state.key, group_.name(), consumer_, string_view("0"), entry),
+        settings(Repeat::unsafe), [](const wire::Answer& answer) -> Result<std::optional<Delivery>> {
+          if (!answer.view.is_aggregate())
+            return unexpected_reply("hand_out", answer.view);
+          const resp::View only = answer.view.at(0);
+          if (answer.view.size() == 0 || only.is_null())
+            return std::optional<Delivery>();
+          ECHOMQ_TRY(Delivery delivery, read_delivery("hand_out", only));
+          return std::optional<Delivery>(std::move(delivery));
+        });
   }
 
   void read_new() {
@@ -161,7 +230,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (full && fast_)
       read_ahead();
     const auto begin = Clock::now();
-    handle(*entries, Attempts::first, asked);
+    handle(*entries, asked);
     fast_ = full && Clock::now() - begin < std::min(kFast, options_.min_idle / 10);
   }
 
@@ -202,46 +271,73 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     return Reply<std::vector<Delivery>>(std::move(mine)).get();
   }
 
-  enum class Attempts : std::uint8_t { first, ask };
-
-  /// `asked`: the earliest moment at which the server may have handed them out, when that is not just now.
-  void handle(const std::vector<Delivery>& entries, Attempts attempts,
-              Clock::time_point asked = Clock::time_point::max()) {
+  /// New ones. `asked`: the earliest moment at which the server may have handed them out, when that is not just now.
+  void handle(const std::vector<Delivery>& entries, Clock::time_point asked) {
     if (entries.empty())
       return;
-    const std::map<std::string, std::uint64_t> counts =
-        attempts == Attempts::ask ? deliveries(entries) : std::map<std::string, std::uint64_t>();
-    touched_ = std::min(Clock::now(), asked);
-    lost_.clear();
+    std::vector<string_view> held;
+    held.reserve(entries.size());
+    for (const Delivery& delivery : entries)
+      held.push_back(delivery.entry);
+    begin(asked);
     for (std::size_t i = 0; i < entries.size() && !stopping(); ++i) {
-      const Delivery& delivery = entries[i];
-      if (!delivery.record) {
-        deleted_.fetch_add(1, std::memory_order_relaxed);
-        acknowledge(delivery.entry);
-        continue;
-      }
-      if (!still_mine(entries, i))
-        continue;
-      const auto count = counts.find(delivery.entry);
-      if (run_handler({*delivery.record, count == counts.end() ? 1 : count->second, group_.name()})) {
-        handled_.fetch_add(1, std::memory_order_relaxed);
-        acknowledge(delivery.entry);
-      } else {
-        failed_.fetch_add(1, std::memory_order_relaxed);
-      }
-      if (Clock::now() - oldest_ack_ >= kAckDelay)
-        flush_acks();
+      if (still_mine(held, i))
+        settle(entries[i], 1);
     }
     flush_acks();
   }
 
-  /// How often each was handed out. A consumer that cannot be told goes on with 1.
-  [[nodiscard]] std::map<std::string, std::uint64_t> deliveries(const std::vector<Delivery>& entries) {
-    // Entries of one read stand in the order of their ids.
+  /// Entries that were handed out before. Each is handed out again in the moment in which its turn comes: one that kills its
+  /// consumer is then counted alone, not with all that wait behind it.
+  void handle_again(const std::vector<string_view>& held) {
+    if (held.empty())
+      return;
+    const std::map<std::string, std::uint64_t> counts = deliveries(held);
+    begin(Clock::now());
+    for (std::size_t i = 0; i < held.size() && !stopping(); ++i) {
+      if (!still_mine(held, i))
+        continue;
+      // What was done must not be undone by an entry that kills.
+      flush_acks();
+      auto delivery = hand_out(held[i]).get();
+      if (!succeeded(delivery))
+        continue;
+      const auto count = counts.find(std::string(held[i]));
+      settle(delivery->value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt}),
+             count == counts.end() ? 2 : count->second + 1);
+    }
+    flush_acks();
+  }
+
+  void begin(Clock::time_point asked) {
+    touched_ = std::min(Clock::now(), asked);
+    lost_.clear();
+  }
+
+  void settle(const Delivery& delivery, std::uint64_t attempt) {
+    if (!delivery.record) {
+      deleted_.fetch_add(1, std::memory_order_relaxed);
+      acknowledge(delivery.entry);
+    } else if (options_.max_attempts > 0 && attempt > options_.max_attempts) {
+      bury(delivery, attempt);
+    } else if (run_handler({*delivery.record, attempt, group_.name()})) {
+      handled_.fetch_add(1, std::memory_order_relaxed);
+      acknowledge(delivery.entry);
+    } else {
+      failed_.fetch_add(1, std::memory_order_relaxed);
+      if (attempt == options_.max_attempts)
+        bury(delivery, attempt);
+    }
+    if (Clock::now() - oldest_ack_ >= kAckDelay)
+      flush_acks();
+  }
+
+  /// How often each was handed out, of those that this consumer has. Entries of one read stand in the order of their ids.
+  [[nodiscard]] std::map<std::string, std::uint64_t> deliveries(std::span<const string_view> held) {
     auto rows = group_
-                    .pending({.from = entries.front().entry,
-                              .to = entries.back().entry,
-                              .count = static_cast<std::uint32_t>(10 * entries.size()),
+                    .pending({.from = held.front(),
+                              .to = held.back(),
+                              .count = static_cast<std::uint32_t>(10 * held.size()),
                               .consumer = consumer_})
                     .get();
     std::map<std::string, std::uint64_t> counts;
@@ -253,28 +349,30 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// Whether entry `index` is still this consumer's, and what stands behind it is kept fresh.
-  [[nodiscard]] bool still_mine(const std::vector<Delivery>& entries, std::size_t index) {
+  [[nodiscard]] bool still_mine(const std::vector<string_view>& held, std::size_t index) {
     const auto now = Clock::now();
+    const auto is_lost = [&](string_view entry) { return !lost_.empty() && lost_.contains(std::string(entry)); };
     if (now - touched_ < options_.min_idle / 3)
-      return !lost_.contains(entries[index].entry);
+      return !is_lost(held[index]);
+    const std::span<const string_view> left = std::span(held).subspan(index);
     if (now - touched_ >= options_.min_idle) {
       // Too late to refresh blindly: others may have taken some over, and a refresh would take them back.
       lost_.clear();
-      const auto mine = deliveries({entries.begin() + static_cast<std::ptrdiff_t>(index), entries.end()});
-      for (std::size_t i = index; i < entries.size(); ++i) {
-        if (!mine.contains(entries[i].entry))
-          lost_.insert(entries[i].entry);
+      const auto mine = deliveries(left);
+      for (const string_view entry : left) {
+        if (!mine.contains(std::string(entry)))
+          lost_.emplace(entry);
       }
     }
-    std::vector<string_view> held;
-    for (std::size_t i = index; i < entries.size(); ++i) {
-      if (!lost_.contains(entries[i].entry))
-        held.push_back(entries[i].entry);
+    std::vector<string_view> kept;
+    for (const string_view entry : left) {
+      if (!is_lost(entry))
+        kept.push_back(entry);
     }
     touched_ = now;
-    if (auto refreshed = group_.refresh(consumer_, held).get(); !succeeded(refreshed))
+    if (auto refreshed = group_.refresh(consumer_, kept).get(); !succeeded(refreshed))
       return false;
-    return !lost_.contains(entries[index].entry);
+    return !is_lost(held[index]);
   }
 
   [[nodiscard]] bool run_handler(const StreamMessage& message) {
@@ -286,6 +384,23 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       tell(LogLevel::warning, "stream.handler_threw", "not a std::exception");
     }
     return false;
+  }
+
+  /// To the dead stream first: an acknowledgement that is lost leaves it there twice, not never.
+  void bury(const Delivery& delivery, std::uint64_t attempts) {
+    const Decimal count(attempts);
+    std::vector<Field> fields = {{"origin", delivery.entry}};
+    if (delivery.record->id)
+      fields.emplace_back("origin_id", delivery.record->id->text());
+    fields.emplace_back("group", group_.name());
+    fields.emplace_back("attempts", count);
+    for (const auto& [name, value] : delivery.record->fields)
+      fields.emplace_back(name, value);
+    if (const auto buried = dead_->append(fields).get(); !succeeded(buried))
+      return;  // it comes back
+    buried_.fetch_add(1, std::memory_order_relaxed);
+    acknowledge(delivery.entry);
+    flush_acks();
   }
 
   void acknowledge(const std::string& entry) {
@@ -352,6 +467,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   const GroupConsumerOptions options_;
   const std::unique_ptr<client::Line> line_;
   std::string began_behind_ = "0";
+  std::optional<Stream> dead_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -377,7 +493,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   Milliseconds backoff_ = kFirstBackoff;
   std::string last_error_;
 
-  std::atomic<std::uint64_t> handled_{0}, failed_{0}, taken_over_{0}, deleted_{0}, groups_made_{0}, errors_{0};
+  std::atomic<std::uint64_t> handled_{0}, failed_{0}, taken_over_{0}, deleted_{0}, groups_made_{0}, errors_{0},
+      buried_{0};
 };
 
 GroupConsumer::GroupConsumer(std::shared_ptr<Loop> loop) noexcept : loop_(std::move(loop)) {}
@@ -404,6 +521,7 @@ Result<GroupConsumer> GroupConsumer::start(const StreamGroup& group, string_view
   if (!handler)
     return fail(Errc::invalid_argument, "handler must not be empty");
   auto loop = std::make_shared<Loop>(group, consumer, std::move(handler), std::move(options));
+  ECHOMQ_CHECK(loop->find_dead());
   ECHOMQ_CHECK(loop->open());
   loop->start();
   return GroupConsumer(std::move(loop));

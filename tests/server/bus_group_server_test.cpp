@@ -346,5 +346,69 @@ TEST_F(BusGroup, ADroppedClientEndsTheLoop) {
   consumer->stop();
 }
 
+TEST_F(BusGroup, APoisonedEntryGoesToTheDeadStreamAtItsLimit) {
+  Seen seen;
+  seen.poison["bad"] = 1000;
+  const EventId bad = append("bad");
+  append("good");
+  GroupConsumerOptions options{.start = GroupStart::head, .min_idle = 60ms, .beat = 20ms};
+  options.max_attempts = 3;
+  GroupConsumer consumer = start("c", seen, options);
+  ASSERT_TRUE(seen.wait(4));
+  for (int i = 0; i < 500 && consumer.stats().buried == 0; ++i)
+    std::this_thread::sleep_for(10ms);
+  std::this_thread::sleep_for(300ms);
+  consumer.stop();
+  EXPECT_THAT(seen.values(), ::testing::UnorderedElementsAre("bad", "good", "bad", "bad"));
+  EXPECT_EQ(pending(), 0);
+  const auto dead = client().stream(QueueName{"q"}, StreamName{"s:dead"}).read().get().value().records;
+  ASSERT_THAT(dead, SizeIs(1));
+  EXPECT_EQ(*dead[0].find("origin"), bad.entry_id().text());
+  EXPECT_EQ(*dead[0].find("origin_id"), bad.text());
+  EXPECT_EQ(*dead[0].find("group"), "g");
+  EXPECT_EQ(*dead[0].find("attempts"), "3");
+  EXPECT_EQ(*dead[0].find("k"), "bad");
+}
+
+TEST_F(BusGroup, AnEntryThatItsConsumersDiedOfIsNotHandledAgain) {
+  append("bad");
+  ASSERT_TRUE(group().create(GroupStart::head).get());
+  for (const std::string_view name : {"a", "b"}) {
+    ASSERT_TRUE(group().read_new(name).get());
+    ASSERT_TRUE(group().claim_idle(name, 0ms).get());
+  }
+  Seen seen;
+  GroupConsumerOptions options{.min_idle = 20ms, .beat = 20ms};
+  options.max_attempts = 2;
+  options.dead_stream = StreamName{"graves"};
+  GroupConsumer consumer = start("c", seen, options);
+  for (int i = 0; i < 500 && consumer.stats().buried == 0; ++i)
+    std::this_thread::sleep_for(10ms);
+  consumer.stop();
+  EXPECT_THAT(seen.values(), IsEmpty());
+  EXPECT_EQ(pending(), 0);
+  EXPECT_EQ(client().stream(QueueName{"q"}, StreamName{"graves"}).length().get().value(), 1U);
+}
+
+TEST_F(BusGroup, IdleConsumersAskTheServerLessThanThreeTimesASecond) {
+  Seen seen;
+  append("v");
+  std::vector<GroupConsumer> consumers;
+  for (int i = 0; i < 4; ++i)
+    consumers.push_back(start("c" + std::to_string(i), seen, {.start = GroupStart::head}));
+  ASSERT_TRUE(seen.wait(1));
+  std::this_thread::sleep_for(500ms);
+  const auto commands = [&] {
+    const std::string stats(raw("INFO", "stats").as_text().value());
+    return std::stoll(stats.substr(stats.find("total_commands_processed:") + 25));
+  };
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(5s);
+  const double rate = static_cast<double>(commands() - before - 1) / 5 / 4;
+  std::printf("%.2f commands/s a consumer\n", rate);
+  EXPECT_LT(rate, 3);
+  EXPECT_GT(rate, 0.5) << "they do look for what others left";
+}
+
 }  // namespace
 }  // namespace echomq::test
