@@ -34,7 +34,7 @@ constexpr Milliseconds kPoll{100};
 constexpr Milliseconds kAckDelay{100};
 /// Reads that are sent before the entries in hand are handled, and how fast a full page must have been for that: what is read
 /// ahead is kept from other consumers.
-constexpr std::size_t kMostAhead = 2;
+constexpr std::size_t kMostAhead = 4;
 constexpr Milliseconds kFast{50};
 /// Acknowledgements on their way.
 constexpr std::size_t kMostAcks = 4;
@@ -225,6 +225,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     auto entries = ahead_.empty() ? wait_for_new() : take_ahead();
     if (!succeeded(entries))
       return;
+    flush_acks();
     const auto asked = asked_;
     const bool full = entries->size() == options_.count;
     if (full && fast_)
@@ -272,7 +273,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// New ones. `asked`: the earliest moment at which the server may have handed them out, when that is not just now.
-  void handle(const std::vector<Delivery>& entries, Clock::time_point asked) {
+  void handle(std::vector<Delivery>& entries, Clock::time_point asked) {
     if (entries.empty())
       return;
     std::vector<string_view> held;
@@ -284,7 +285,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (still_mine(held, i))
         settle(entries[i], 1);
     }
-    flush_acks();
+    // They travel with the next request when that is about to be made.
+    if (ahead_.empty())
+      flush_acks();
   }
 
   /// Entries that were handed out before. Each is handed out again in the moment in which its turn comes: one that kills its
@@ -303,8 +306,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (!succeeded(delivery))
         continue;
       const auto count = counts.find(std::string(held[i]));
-      settle(delivery->value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt}),
-             count == counts.end() ? 2 : count->second + 1);
+      Delivery again = delivery->value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt});
+      settle(again, count == counts.end() ? 2 : count->second + 1);
     }
     flush_acks();
   }
@@ -314,15 +317,16 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     lost_.clear();
   }
 
-  void settle(const Delivery& delivery, std::uint64_t attempt) {
+  /// Takes the entry id.
+  void settle(Delivery& delivery, std::uint64_t attempt) {
     if (!delivery.record) {
       deleted_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(delivery.entry);
+      acknowledge(std::move(delivery.entry));
     } else if (options_.max_attempts > 0 && attempt > options_.max_attempts) {
       bury(delivery, attempt);
     } else if (run_handler({*delivery.record, attempt, group_.name()})) {
       handled_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(delivery.entry);
+      acknowledge(std::move(delivery.entry));
     } else {
       failed_.fetch_add(1, std::memory_order_relaxed);
       if (attempt == options_.max_attempts)
@@ -387,7 +391,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// To the dead stream first: an acknowledgement that is lost leaves it there twice, not never.
-  void bury(const Delivery& delivery, std::uint64_t attempts) {
+  void bury(Delivery& delivery, std::uint64_t attempts) {
     const Decimal count(attempts);
     std::vector<Field> fields = {{"origin", delivery.entry}};
     if (delivery.record->id)
@@ -399,14 +403,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (const auto buried = dead_->append(fields).get(); !succeeded(buried))
       return;  // it comes back
     buried_.fetch_add(1, std::memory_order_relaxed);
-    acknowledge(delivery.entry);
+    acknowledge(std::move(delivery.entry));
     flush_acks();
   }
 
-  void acknowledge(const std::string& entry) {
+  void acknowledge(std::string entry) {
     if (acks_.empty())
       oldest_ack_ = Clock::now();
-    acks_.push_back(entry);
+    acks_.push_back(std::move(entry));
   }
   void flush_acks() {
     if (acks_.empty())

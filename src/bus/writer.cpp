@@ -15,10 +15,10 @@ namespace bus {
 namespace {
 
 constexpr std::size_t kMostInFlight = 2;
-constexpr std::size_t kMostRuns = 4;
-constexpr std::size_t kRunRecords = 128;
+constexpr std::size_t kMostRuns = 3;
+constexpr std::size_t kRunRecords = 256;
 /// How far the ids of a run may stay behind the clock. The longer, the seldomer the connection runs dry.
-constexpr Milliseconds kRunAge{2};
+constexpr Milliseconds kRunAge{5};
 constexpr std::size_t kBatchRecords = 1000;
 constexpr std::size_t kBatchBytes = std::size_t{512} << 10;
 constexpr std::int64_t kLongestPause = 50;
@@ -103,6 +103,21 @@ void WaitingRecord::answer_to(ManyAppends& many, std::size_t index) noexcept {
   index_ = index;
 }
 
+void WaitingRecord::answer_appended() {
+  if (many_ != nullptr) {
+    many_->set(index_, EventId(*id));
+  } else if (win()) {
+    store(EventId(*id));
+    answered_ = true;
+  }
+}
+
+void WaitingRecord::tell() {
+  if (answered_)
+    publish();
+  release();
+}
+
 void WaitingRecord::settle(Result<EventId> result) {
   if (many_ != nullptr) {
     many_->set(index_, std::move(result));
@@ -152,12 +167,21 @@ class Writer::Batch final : public detail::Call {
   void encode(std::string_view key, std::optional<EventId> before) {
     reserve(key);
     if (form == Form::run || form == Form::plain) {
-      for (const WaitingRecord* record : records) {
-        begin(3 + record->texts());
-        bytes_ += "$4\r\nXADD\r\n";
-        write_bulk(bytes_, key);
-        add(*record, false);
-      }
+      std::string head = "$4\r\nXADD\r\n";
+      write_bulk(head, key);
+      bytes_.resize_and_overwrite(bytes_.capacity(), [&](char* const begin, std::size_t) {
+        char* out = begin;
+        for (const WaitingRecord* record : records) {
+          out = resp::write_count(out, 3 + record->texts());
+          out = std::copy(head.begin(), head.end(), out);
+          out = resp::write_bulk(out, record->id->entry_id().text());
+          constexpr std::string_view kId = "$2\r\nid\r\n";
+          out = std::copy(kId.begin(), kId.end(), out);
+          out = resp::write_bulk(out, record->id->text());
+          out = std::copy(record->encoded().begin(), record->encoded().end(), out);
+        }
+        return out - begin;
+      });
       replies = static_cast<std::uint32_t>(records.size());
     } else {
       std::size_t words = 5;
@@ -171,7 +195,7 @@ class Writer::Batch final : public detail::Call {
       write_bulk(bytes_, before ? fmt::format("{} {}", before->entry_id().text(), before->text()) : std::string());
       if (form == Form::script) {
         for (const WaitingRecord* record : records)
-          add(*record, true);
+          add(*record);
       }
     }
     request = bytes_.data();
@@ -200,7 +224,7 @@ class Writer::Batch final : public detail::Call {
 
   void reserve(std::string_view key) {
     std::size_t size = 128;
-    const std::size_t around = form == Form::run ? 110 + key.size() : 80;
+    const std::size_t around = 120 + key.size();
     for (const WaitingRecord* record : records)
       size += record->encoded().size() + around;
     bytes_.reserve(size);
@@ -210,10 +234,9 @@ class Writer::Batch final : public detail::Call {
     bytes_.resize(at + resp::count_size(words));
     resp::write_count(bytes_.data() + at, words);
   }
-  void add(const WaitingRecord& record, bool counted) {
+  void add(const WaitingRecord& record) {
     write_bulk(bytes_, record.id->entry_id().text());
-    if (counted)
-      write_bulk(bytes_, Decimal(record.texts()));
+    write_bulk(bytes_, Decimal(record.texts()));
     bytes_ += "$2\r\nid\r\n";
     write_bulk(bytes_, record.id->text());
     bytes_ += record.encoded();
@@ -271,6 +294,7 @@ void Writer::append(std::span<WaitingRecord* const> records) {
       return;
     }
     for (WaitingRecord* record : records) {
+      record->number = ++appended_;
       waiting_.push_back(record);
       held_bytes_ += record->encoded().size();
     }
@@ -402,6 +426,8 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
     return nullptr;
   halted_ = false;
   if (!again_.empty()) {
+    // A batch whose script had to be loaded first is answered after the one behind it.
+    std::ranges::sort(again_, {}, &WaitingRecord::number);
     waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
     again_.clear();
   }
@@ -503,11 +529,15 @@ void Writer::answered(Batch& batch, const resp::View& reply) {
 /// What is still with the batch was appended.
 void Writer::settle_appended(Batch& batch) {
   std::size_t bytes = 0;
+  // First all answers, then whoever waits, the first record's waiter last: he is woken once, and finds the others there too.
   for (WaitingRecord* record : batch.records) {
     bytes += record->encoded().size();
-    const EventId id = *record->id;
-    record->settle(id);
+    record->answer_appended();
   }
+  for (std::size_t i = 1; i < batch.records.size(); ++i)
+    batch.records[i]->tell();
+  if (!batch.records.empty())
+    batch.records.front()->tell();
   release_room(batch.records.size(), bytes);
   batch.records.clear();
 }
@@ -527,8 +557,10 @@ void Writer::run_answered(Batch& batch) {
                       batch.records.begin() + static_cast<std::ptrdiff_t>(end));
       // What was refused before these was overtaken: by an id that nobody minted, or because it is there already, from
       // before its slot moved to another node. The script tells.
-      for (WaitingRecord* record : again_)
-        record->overtaken = record->maybe_there = true;
+      for (WaitingRecord* record : again_) {
+        if (record->number < batch.records[end - 1]->number)
+          record->overtaken = record->maybe_there = true;
+      }
     };
     for (auto& [index, error] : batch.refusals()) {
       stand(index);

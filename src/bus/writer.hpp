@@ -67,6 +67,9 @@ class WaitingRecord final : public detail::CallOf<EventId> {
   void accept(const resp::View&) noexcept override {}
   /// Gives the answer and drops the writer's reference.
   void settle(Result<EventId> result);
+  /// The same in two steps, for one that stands under its id.
+  void answer_appended();
+  void tell();
   [[nodiscard]] bool withdrawn() const noexcept { return many_ == nullptr && settled(); }
 
   [[nodiscard]] std::string_view encoded() const noexcept { return {request, request_size}; }
@@ -76,6 +79,7 @@ class WaitingRecord final : public detail::CallOf<EventId> {
   [[nodiscard]] bool oversize() const noexcept { return texts() > 996; }
 
   // The writer's.
+  std::uint64_t number = 0;  ///< in the order of the calls
   std::optional<EventId> id;
   bool refused_alone = false;  ///< as a plain XADD: it may be there already, after a lost answer
   bool maybe_there = false;    ///< it was written under this id, and may be so again
@@ -88,6 +92,7 @@ class WaitingRecord final : public detail::CallOf<EventId> {
   ~WaitingRecord() override = default;
   void destroy() noexcept override;
 
+  bool answered_ = false;
   std::uint32_t fields_ = 0;
   ManyAppends* many_ = nullptr;
   std::size_t index_ = 0;
@@ -144,6 +149,7 @@ class Writer : public std::enable_shared_from_this<Writer> {
   // All of these are guarded by mutex_.
   std::deque<WaitingRecord*> waiting_;
   std::deque<WaitingRecord*> again_;  ///< taken back; they go before `waiting_` once nothing is in flight
+  std::uint64_t appended_ = 0;        ///< records that were ever taken over
   std::size_t held_ = 0;              ///< records not settled
   std::size_t held_bytes_ = 0;
   std::size_t in_flight_ = 0;
