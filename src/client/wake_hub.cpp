@@ -357,6 +357,12 @@ void WakeHub::notify(const std::string& key, bool all) {
 void WakeHub::link_live(std::int64_t) {
   {
     const std::lock_guard lock(mutex_);
+    // Whoever parked while there was no connection could not end the BLPOP that was on its way without its key.
+    const bool lacks = std::any_of(parked_.begin(), parked_.end(), [this](const auto& entry) {
+      return std::find(asked_.begin(), asked_.end(), entry.first) == asked_.end();
+    });
+    if (asking_ && lacks)
+      unblock_locked();
     if (!std::exchange(lived_, true))
       return;  // no token was lost: none has been asked for
   }

@@ -159,7 +159,6 @@ void Link::submit(CallQueue&& calls) {
   }
   const bool idle = pipeline_.pending() == 0;
   while (detail::Call* call = calls.pop()) {
-    call->source = this;
     next_deadline_ = std::min(next_deadline_, call->deadline);
     pipeline_.enqueue(call);
     counters_.commands.fetch_add(1, std::memory_order_relaxed);

@@ -124,7 +124,8 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   /// Queues a call and takes over its reference; writes it at once on an idle connection. At the in-flight bound it
   /// blocks or fails the call, by `settings.overflow`; `may_block` false refuses in any case.
   void submit(detail::Call* call, bool may_block);
-  /// Queues calls that belong together, past the bound, and writes them as one on an idle connection.
+  /// Queues calls that belong together, past the bound, and writes them as one on an idle connection. They may have been
+  /// handed out before and get no `source`: nobody drives for them or cancels them.
   void submit(CallQueue&& calls);
   /// As `submit`, but whatever is not accepted stays with the caller: `full` at the bound when calls may block there.
   enum class Taken : std::uint8_t { accepted, full, overloaded, closed };

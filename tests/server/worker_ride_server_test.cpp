@@ -150,6 +150,24 @@ TEST_F(WorkerRide, IdleWorkersOfSeveralQueuesAreQuiet) {
   EXPECT_TRUE(eventually([&] { return runs == 2; }, 900ms));
 }
 
+// The second parks while the connection for BLPOPs is being made, with a BLPOP of the first only on its way.
+TEST_F(WorkerRide, AQueueThatParksBeforeThereIsAConnectionIsWokenToo) {
+  Proxy proxy(server_->url());
+  proxy.delay(10ms);
+  const Client far = open(proxy.url());
+  std::atomic<int> runs{0};
+  const auto handler = [&](Job&) {
+    ++runs;
+    return Done();
+  };
+  const Worker first = start_on(far.queue("work"), handler, riding_options());
+  const Worker second = start_on(far.queue("other"), handler, riding_options());
+  ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{other}:parked") == 1 && parked(1); }));
+  std::this_thread::sleep_for(500ms);
+  ASSERT_TRUE(client_->queue("other").enqueue("x").get());
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 900ms));
+}
+
 TEST_F(WorkerRide, WorkersOfOneQueueAndOneClientTakeTurns) {
   std::atomic<int> first_runs{0};
   std::atomic<int> second_runs{0};
