@@ -243,7 +243,16 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {
     // An earlier run of the same job that is still here has lost it to this one.
     Jobs older;
     for (const JobPtr& other : held_) {
-      if (other->id == taken.job.id && !other->held.lost && other->held.phase != Phase::settling)
+      if (other->id != taken.job.id)
+        continue;
+      if (other->token > taken.job.token) {
+        // Claims go by two connections: this answer was overtaken by that of a later claim.
+        counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
+        log(LogLevel::warning, "worker_lease_lost", other.get(),
+            "claimed again before the answer to the first claim came");
+        return nullptr;
+      }
+      if (!other->held.lost && other->held.phase != Phase::settling)
         older.push_back(other);
     }
     for (const JobPtr& other : older)
@@ -256,6 +265,7 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {
   job->lease = options_.lease;
   Held& held = job->held;
   held.index = held_.size();
+  held.since = now_;
   held.lease_until = sent + options_.lease;
   held_.push_back(job);
   if (observers_)

@@ -130,7 +130,7 @@ void Engine::sweep() {
     return;
   sweeping_ = true;
   when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kBite}),
-       [this](const Result<Swept>& answer) {
+       [this, sent = now_](const Result<Swept>& answer) {
          sweeping_ = false;
          if (stopping_)
            return;
@@ -143,12 +143,13 @@ void Engine::sweep() {
          counters_.dead_stalled.fetch_add(answer->dead.size(), std::memory_order_relaxed);
          if (observers_ && answer->recovered.size() + answer->dead.size() > 0)
            observers_->recovered(answer->recovered, answer->dead);
-         // Among them may be jobs of this very process, which slept longer than its leases.
+         // Among them may be jobs of this very process, which slept longer than its leases. Not those that have come since: a
+         // claim behind the BLPOP brings what this sweep has put back, and its answer may be here first.
          Jobs ours;
          for (const auto* ids : {&answer->recovered, &answer->dead}) {
            for (const JobId& id : *ids) {
              for (const JobPtr& job : held_) {
-               if (job->id == id && !job->held.lost && job->held.phase != Phase::settling)
+               if (job->id == id && job->held.since < sent && !job->held.lost && job->held.phase != Phase::settling)
                  ours.push_back(job);
              }
            }

@@ -35,6 +35,8 @@ struct Held {
   std::size_t index = kNowhere;
   /// By our own clock, measured from before the claim or the renewal was sent: the server's lease ends no earlier.
   TimePoint lease_until{};
+  /// When the answer to its claim was handled.
+  TimePoint since{};
   /// When its run is over time, then when its grace is.
   TimePoint limit = TimePoint::max();
   Phase phase = Phase::handed;
