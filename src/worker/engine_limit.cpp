@@ -129,6 +129,8 @@ void Engine::leaks(const JobPtr& job) {
   log(LogLevel::error, "worker_handler_leaked", job.get(), to_string(job->stop.cause()));
   if (observers_)
     observers_->leaked(job);
+  if (sick() && parked_)
+    leave_parking();  // or the claim behind its BLPOP would still claim
 }
 
 void Engine::leak_returned(const JobPtr& job) {

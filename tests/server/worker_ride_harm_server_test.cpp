@@ -1,0 +1,72 @@
+// What is done to claims that ride: servers that refuse commands, connections that come late, workers that turn sick or stop.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "support/proxy.hpp"
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+class WorkerRideHarm : public WorkerTest {
+ protected:
+  [[nodiscard]] std::int64_t commands() {
+    const std::string stats(client_->command("INFO", "stats").get().value().as_text().value_or(""));
+    const std::string_view name = "total_commands_processed:";
+    const std::string_view refused = "total_error_replies:";
+    return std::stoll(stats.substr(stats.find(name) + name.size())) +
+           std::stoll(stats.substr(stats.find(refused) + refused.size()));
+  }
+  [[nodiscard]] bool blocked() { return blocked(1); }
+  [[nodiscard]] bool blocked(int count) {
+    const std::string info(client_->command("INFO", "clients").get().value().as_text().value_or(""));
+    const std::string_view name = "\r\nblocked_clients:";
+    return std::stoi(info.substr(info.find(name) + name.size())) == count;
+  }
+  [[nodiscard]] static WorkerOptions riding() {
+    WorkerOptions options = quick_options();
+    options.lease = 30s;
+    return options;
+  }
+  /// From now on the server refuses this to everybody.
+  void forbid(std::string_view rule) { (void)client_->command("ACL", "SETUSER", "default", rule).get().value(); }
+};
+
+TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
+  std::atomic<int> runs{0};
+  std::atomic<bool> end{false};
+  WorkerOptions options = riding();
+  options.concurrency = 2;
+  options.timeout = 300ms;
+  options.stop_patience = 50ms;
+  options.max_leaked = 1;
+  options.max_attempts = 1;
+  {
+    Worker worker = start(
+        [&](Job&) {
+          ++runs;
+          while (!end)
+            std::this_thread::sleep_for(5ms);
+          return Done();
+        },
+        options);
+    enqueue();
+    ASSERT_TRUE(eventually([&] { return runs == 1; }));
+    ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
+    ASSERT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
+    EXPECT_FALSE(worker.stats().healthy);
+    const JobId id = enqueue();
+    std::this_thread::sleep_for(300ms);
+    EXPECT_EQ(runs, 1);
+    EXPECT_EQ(state(id), JobState::pending);
+    end = true;
+  }
+}
+
+}  // namespace
+}  // namespace echomq::test
