@@ -145,6 +145,8 @@ void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
     counters_.wakes.fetch_add(tokens, std::memory_order_relaxed);
     token_owed_ = true;
   }
+  if (stopping_ && std::exchange(token_owed_, false))
+    pass_token_on();  // behind it comes whatever the claim took: handed back, with a token of its own
   if (!answer) {
     // The connection was lost, or this one does not know the script: claim by the other one.
     dry_ = false;
@@ -162,8 +164,6 @@ void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
   taken(time_of(answer->claimed_at), *answer);
   if (marks_due_)
     ask_for_marks();
-  if (stopping_ && std::exchange(token_owed_, false))
-    pass_token_on();
 }
 
 /// The claim waited on the server, so when it was sent says nothing: the server's clock does, beside an earlier claim's. Never

@@ -68,5 +68,30 @@ TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   }
 }
 
+// The token comes while its worker begins to stop, and the claim behind it finds its script forgotten.
+TEST_F(WorkerRideHarm, ATokenOfAWorkerThatStopsIsPassedOnThoughItsClaimFailed) {
+  const Client other = open();
+  ClientOptions options;
+  std::atomic<bool> armed{false};
+  options.log = [&](LogLevel, std::string_view event, std::span<const LogField>) {
+    if (event != "worker_stopping" || !armed.exchange(false))
+      return;
+    std::thread([&] {
+      (void)client_->command("SCRIPT", "FLUSH").get();
+      enqueue();
+    }).join();
+    std::this_thread::sleep_for(50ms);
+  };
+  const Client first = open({}, std::move(options));
+  Worker stops = start_on(first.queue("work"), [](Job&) { return Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
+  std::atomic<int> runs{0};
+  const Worker stays = start_on(other.queue("work"), [&](Job&) { return ++runs, Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
+  armed = true;
+  (void)stops.stop();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 2s));
+}
+
 }  // namespace
 }  // namespace echomq::test
