@@ -37,6 +37,25 @@ class WorkerRideHarm : public WorkerTest {
   void forbid(std::string_view rule) { (void)client_->command("ACL", "SETUSER", "default", rule).get().value(); }
 };
 
+// The second one parks while the connection for both is still being made.
+TEST_F(WorkerRideHarm, AQueueThatJoinsBeforeTheFirstConnectionIsWatched) {
+  for (int round = 0; round < 10; ++round) {
+    Proxy proxy(server_->url());
+    const Client far = open(proxy.url());
+    proxy.delay(3ms);
+    std::atomic<int> runs{0};
+    const auto handler = [&](Job&) { return ++runs, Done(); };
+    const Worker first = start_on(far.queue("work"), handler, riding());
+    const Worker second = start_on(far.queue("other"), handler, riding());
+    ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{other}:parked") == 1 && parked(1) && blocked(); }));
+    std::this_thread::sleep_for(100ms);
+    ASSERT_TRUE(client_->queue("other").enqueue("x").get());
+    EXPECT_TRUE(eventually([&] { return runs == 1; }, 1s)) << "other, round " << round;
+    enqueue();
+    EXPECT_TRUE(eventually([&] { return runs == 2; }, 1s)) << "work, round " << round;
+  }
+}
+
 TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   std::atomic<int> runs{0};
   std::atomic<bool> end{false};
