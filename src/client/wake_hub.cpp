@@ -95,6 +95,8 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
   }
   if (closed_)
     return;
+  if (claim != nullptr)
+    watch.claim_until_ = until;
   if (watch.parked_ == parked) {
     if (parked && !asking_)
       ask_locked();  // the last BLPOP was refused: once more
@@ -114,7 +116,6 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
     return;
   }
   watch.parked_ = true;
-  watch.claim_until_ = until;
   ++parked_[watch.key_];
   if (!link_) {
     link_ = ways_.park(shared_from_this());
@@ -227,7 +228,8 @@ WakeHub::Watch* WakeHub::next_rider_locked() {
 }
 
 WakeHub::Watch* WakeHub::dismount_locked() {
-  if (rider_ != nullptr)
+  // One with a new claim in line has heard of the end of the last, and has parked anew.
+  if (rider_ != nullptr && rider_->claim_ == nullptr)
     unpark_locked(*rider_);
   ridden_ = nullptr;
   return std::exchange(rider_, nullptr);
@@ -386,7 +388,7 @@ void WakeHub::look_again() {
       ask_locked();
   }
   if (left)
-    left->close(Error(Errc::client_closed, "the wake list is on another node", Repeat::safe));
+    left->close(Error(Errc::disconnected, "the wake list is on another node", Repeat::safe));
 }
 
 bool WakeHub::used() const {

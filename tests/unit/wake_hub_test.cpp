@@ -1,0 +1,117 @@
+// The wake hub against a server that is not there: what becomes of a claim that waits behind a BLPOP.
+#include "client/wake_hub.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "wire/request.hpp"
+
+namespace echomq {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Runs nothing until it is told.
+class Held final : public detail::Target {
+ public:
+  void post(Continuation continuation) override {
+    const std::lock_guard lock(mutex_);
+    held_.push_back(continuation);
+  }
+  void run() {
+    std::vector<Continuation> now;
+    {
+      const std::lock_guard lock(mutex_);
+      now.swap(held_);
+    }
+    for (const Continuation& one : now)
+      one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Continuation> held_;
+};
+
+class WakeHubTest : public ::testing::Test {
+ protected:
+  WakeHubTest() {
+    client::WakeHub::Ways ways;
+    ways.park = [this](const std::shared_ptr<client::WakeHub>& hub) {
+      wire::LinkSettings settings;
+      settings.endpoint.socket_path = "/nowhere/at/all";
+      settings.parks = true;
+      link_ = std::make_shared<wire::Link>(
+          io_, settings, counters_, [](LogLevel, std::string_view, std::string_view) {}, nullptr, hub.get());
+      return link_;
+    };
+    ways.beside = [this](const wire::Link&) { return link_; };
+    ways.push_back = [](detail::Call* call) { call->release(); };
+    ways.misplaced = [this](const wire::Link&) { return std::exchange(moved_, false); };
+    ways.find = [] {};
+    hub_ = std::make_shared<client::WakeHub>(std::move(ways), counters_, &target_);
+  }
+  ~WakeHubTest() override {
+    hub_->close(Error(Errc::client_closed, "the test is over", Repeat::safe));
+    target_.run();
+    work_.reset();
+    thread_.join();
+  }
+
+  [[nodiscard]] static auto make_claim() {
+    const std::array<std::string_view, 1> parts = {"PING"};
+    auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
+    detail::CallOf<void>* call = wire::BoundCall<void, decltype(decode)>::make(parts, decode);
+    call->retain();  // one reference is the hub's
+    return detail::CallPointer<detail::CallOf<void>>(call);
+  }
+
+  bool moved_ = false;
+  boost::asio::io_context io_;
+  wire::Counters counters_;
+  Held target_;
+  std::shared_ptr<wire::Link> link_;
+  std::shared_ptr<client::WakeHub> hub_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{io_.get_executor()};
+  std::thread thread_{[this] { io_.run(); }};
+};
+
+// Whoever hears that the client is closed claims nothing any more.
+TEST_F(WakeHubTest, AClaimWhoseListHasMovedDoesNotHearThatTheClientIsClosed) {
+  const auto watch = hub_->watch("emq:{q}:wake", [] {});
+  const auto claim = make_claim();
+  watch->park_with(claim.get(), 10s);
+  moved_ = true;
+  hub_->look_again();
+  ASSERT_TRUE(claim->wait(detail::Clock::now() + 5s));
+  const Result<void> answer = claim->take();
+  ASSERT_FALSE(answer);
+  EXPECT_TRUE(answer.error().is(Errc::disconnected)) << answer.error().message();
+}
+
+// The claim's end is known at once, that of the BLPOP before it when the executor comes to it.
+TEST_F(WakeHubTest, AWorkerThatParksAnewBeforeTheHubHasHeardStaysParked) {
+  const auto watch = hub_->watch("emq:{q}:wake", [] {});
+  const auto first = make_claim();
+  watch->park_with(first.get(), 1ms);
+  ASSERT_TRUE(first->wait(detail::Clock::now() + 10s));
+  EXPECT_FALSE(first->take());
+  const auto second = make_claim();
+  watch->park_with(second.get(), 10s);
+  std::this_thread::sleep_for(50ms);
+  target_.run();
+  EXPECT_EQ(link_->pending(), 2U);  // a BLPOP, and the claim behind it
+}
+
+}  // namespace
+}  // namespace echomq
