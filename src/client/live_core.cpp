@@ -45,6 +45,7 @@ void LiveCore::make_standalone() {
       return make_link(std::move(settings), nullptr, hub.get());
     };
     ways.beside = [this](const wire::Link&) { return main_; };
+    ways.later = [this](milliseconds wait, std::function<void()> function) { after(wait, std::move(function)); };
     ways.push_back = [this](detail::Call* call) { main_->submit_internal(call); };
     return std::make_shared<WakeHub>(std::move(ways), counters_, &callbacks_);
   });
@@ -79,6 +80,7 @@ void LiveCore::make_cluster() {
       return make_link(std::move(settings), nullptr, hub.get(), nullptr, hub);
     };
     ways.beside = [this](const wire::Link& parked) { return cluster_->link_to(parked.endpoint()); };
+    ways.later = [this](milliseconds wait, std::function<void()> function) { after(wait, std::move(function)); };
     ways.push_back = [this](detail::Call* call) { cluster_->submit_internal(call); };
     ways.misplaced = [this, slot](const wire::Link& parked) { return cluster_->owner_of(slot) != parked.endpoint(); };
     ways.find = [this] { cluster_->want_refresh(); };

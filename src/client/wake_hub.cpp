@@ -17,6 +17,8 @@ namespace {
 // How long one BLPOP parks. A half-open connection is noticed that much later, so not for ever.
 constexpr std::chrono::seconds kPark{20};
 constexpr std::chrono::seconds kGrace{3};
+// Between two BLPOPs that the server refuses.
+constexpr std::chrono::milliseconds kRefused{250};
 
 [[nodiscard]] Error left() { return Error(Errc::cancelled, "its worker has left its parking place", Repeat::safe); }
 
@@ -99,7 +101,7 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
     watch.claim_until_ = until;
   if (watch.parked_ == parked) {
     if (parked && !asking_)
-      ask_locked();  // the last BLPOP was refused: once more
+      ask_locked();
     return;
   }
   if (!parked) {
@@ -129,7 +131,7 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
 }
 
 void WakeHub::ask_locked() {
-  if (closed_ || parked_.empty() || !link_)
+  if (closed_ || refused_ || parked_.empty() || !link_)
     return;
   asking_ = true;
   unblocking_ = false;
@@ -154,7 +156,7 @@ void WakeHub::ask_locked() {
     if (!hub)
       return {};
     if (answer.view.is_error()) {
-      hub->failed(asked, wire::to_error(answer.view.error_text()));
+      hub->refused(asked, wire::to_error(answer.view.error_text()));
       return {};
     }
     if (answer.view.is_aggregate() && answer.view.size() == 2) {
@@ -307,6 +309,30 @@ void WakeHub::answered(std::uint64_t generation, const std::string& key, bool go
     ask_locked();
 }
 
+void WakeHub::refused(std::uint64_t generation, const Error& why) {
+  // Unblocked, or the lists are somewhere else.
+  if (why.text.starts_with("UNBLOCKED") || (ways_.misplaced && (why.is(Errc::moved) || why.is(Errc::cluster_down))))
+    return failed(generation, why);
+  // It took no token, and it would refuse the same again at once.
+  {
+    const std::lock_guard lock(mutex_);
+    if (generation != generation_)
+      return;
+    asking_ = false;
+    (void)dismount_locked();
+    if (closed_ || std::exchange(refused_, true))
+      return;
+  }
+  ways_.later(kRefused, [self = weak_from_this()] {
+    if (const auto hub = self.lock()) {
+      const std::lock_guard lock(hub->mutex_);
+      hub->refused_ = false;
+      if (!hub->asking_)
+        hub->ask_locked();
+    }
+  });
+}
+
 void WakeHub::failed(std::uint64_t generation, const Error& why) {
   {
     const std::lock_guard lock(mutex_);
@@ -324,7 +350,6 @@ void WakeHub::failed(std::uint64_t generation, const Error& why) {
     ways_.find();  // and then `look_again`
     return;
   }
-  // A server that refuses BLPOP would refuse it again at once: wait for the next worker that parks.
   if (!why.text.starts_with("UNBLOCKED") && why.repeat != Repeat::safe && !why.is(Errc::outcome_unknown))
     return;
   const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 // token comes, which saves a round trip and two thread switches.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,6 +34,8 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
     std::function<std::shared_ptr<wire::Link>(const std::shared_ptr<WakeHub>&)> park;
     /// The pipelined connection to the same server: for CLIENT UNBLOCK.
     std::function<std::shared_ptr<wire::Link>(const wire::Link& parked)> beside;
+    /// Runs a function on the library's thread after a short wait.
+    std::function<void(std::chrono::milliseconds wait, std::function<void()> function)> later;
     /// Sends a token back to its list.
     std::function<void(detail::Call*)> push_back;
     /// Whether the lists are somewhere else by now. Absent where there is one server only.
@@ -68,6 +71,8 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   /// The rider's claim when it is not written yet: then it is taken off the connection.
   [[nodiscard]] detail::Call* withdraw_locked();
   void answered(std::uint64_t generation, const std::string& key, bool got_token);
+  /// The server has answered BLPOP with an error.
+  void refused(std::uint64_t generation, const Error& why);
   void failed(std::uint64_t generation, const Error& why);
   void notify(const std::string& key, bool all);
   void send(std::vector<std::string> parts);
@@ -85,6 +90,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   bool asking_ = false;
   std::uint64_t generation_ = 0;  // of the BLPOP in flight
   bool unblocking_ = false;
+  bool refused_ = false;                  // BLPOP was, not long ago
   Watch* rider_ = nullptr;                // whose claim is behind the BLPOP in flight
   const detail::Call* ridden_ = nullptr;  // that claim, known by its address only
   bool lived_ = false;                    // there was a connection

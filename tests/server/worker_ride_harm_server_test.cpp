@@ -87,6 +87,44 @@ TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   }
 }
 
+TEST_F(WorkerRideHarm, AServerThatRefusesToParkIsNotAskedWithoutEnd) {
+  forbid("-blpop");
+  const Client far = open();
+  const Worker worker = start_on(far.queue("work"), [](Job&) { return Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(1); }));
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(1s);
+  const std::int64_t took = commands() - before;
+  std::cerr << "commands in a second: " << took << "\n";
+  EXPECT_LT(took, 200);
+}
+
+TEST_F(WorkerRideHarm, AServerThatBecameAReplicaIsNotAskedWithoutEnd) {
+  const Worker worker = start([](Job&) { return Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
+  (void)client_->command("REPLICAOF", "127.0.0.1", "1").get().value();
+  std::this_thread::sleep_for(300ms);
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(1s);
+  const std::int64_t took = commands() - before;
+  std::cerr << "commands in a second: " << took << "\n";
+  EXPECT_LT(took, 200);
+  (void)client_->command("REPLICAOF", "NO", "ONE").get().value();
+  const JobId id = enqueue();
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }, 3s));
+}
+
+TEST_F(WorkerRideHarm, AWakeKeyThatIsNoListKeepsNobodyBusy) {
+  (void)client_->command("SET", "emq:{work}:wake", "x").get().value();
+  const Worker worker = start([](Job&) { return Done(); }, riding());
+  std::this_thread::sleep_for(500ms);
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(1s);
+  const std::int64_t took = commands() - before;
+  std::cerr << "commands in a second: " << took << "\n";
+  EXPECT_LT(took, 200);
+}
+
 // The token comes while its worker begins to stop, and the claim behind it finds its script forgotten.
 TEST_F(WorkerRideHarm, ATokenOfAWorkerThatStopsIsPassedOnThoughItsClaimFailed) {
   const Client other = open();

@@ -56,6 +56,7 @@ class WakeHubTest : public ::testing::Test {
       return link_;
     };
     ways.beside = [this](const wire::Link&) { return link_; };
+    ways.later = [](std::chrono::milliseconds, const std::function<void()>&) {};
     ways.push_back = [](detail::Call* call) { call->release(); };
     ways.misplaced = [this](const wire::Link&) { return std::exchange(moved_, false); };
     ways.find = [] {};
