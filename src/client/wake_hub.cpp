@@ -17,6 +17,8 @@ namespace {
 // How long one BLPOP parks. A half-open connection is noticed that much later, so not for ever.
 constexpr std::chrono::seconds kPark{20};
 constexpr std::chrono::seconds kGrace{3};
+// Where the server forbids CLIENT UNBLOCK, a queue that joins waits so long at most.
+constexpr std::chrono::seconds kShortPark{1};
 // Between two BLPOPs that the server refuses.
 constexpr std::chrono::milliseconds kRefused{250};
 
@@ -63,19 +65,22 @@ std::unique_ptr<WakeWatch> WakeHub::watch(std::string wake_key, std::function<vo
 
 void WakeHub::remove(Watch& watch) {
   detail::Call* claim = nullptr;
+  std::shared_ptr<wire::Link> left_link;
   {
     const std::lock_guard lock(mutex_);
     const auto [begin, end] = watches_.equal_range(watch.key_);
     const auto found = std::find_if(begin, end, [&](const auto& entry) { return entry.second == &watch; });
     if (found != end)
       watches_.erase(found);
-    if (rider_ == &watch)
-      rider_ = nullptr;  // its claim goes on alone
     unpark_locked(watch);
     claim = std::exchange(watch.claim_, nullptr);
+    if (rider_ == &watch)
+      left_link = leave_connection_locked();  // with it goes the claim: what it took would be nobody's
   }
   if (claim != nullptr)
     end_claim(*claim, left());
+  if (left_link)
+    left_link->close(left());
   const std::lock_guard wait_for_callback(callbacks_);
 }
 
@@ -142,7 +147,7 @@ void WakeHub::ask_locked() {
     asked_.push_back(key);
   parts.insert(parts.end(), asked_.begin(), asked_.end());
   rider_ = next_rider_locked();
-  std::chrono::milliseconds park = kPark;
+  std::chrono::milliseconds park = can_unblock_ ? kPark : kShortPark;
   if (rider_ != nullptr) {
     park = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(rider_->claim_until_ - detail::Clock::now()),
                       std::chrono::milliseconds(1), park);
@@ -220,7 +225,8 @@ void WakeHub::ask_locked() {
 WakeHub::Watch* WakeHub::next_rider_locked() {
   // With several queues nobody knows whose token it will be; and a BLPOP that has to be asked anew for a queue that joins
   // would send the claims of the others home each time.
-  if (asked_.size() != 1 || watches_.begin()->first != watches_.rbegin()->first)
+  // And whoever leaves must be able to take its claim along.
+  if (!can_unblock_ || asked_.size() != 1 || watches_.begin()->first != watches_.rbegin()->first)
     return nullptr;
   const auto now = detail::Clock::now();
   const auto found = std::find_if(watches_.begin(), watches_.end(), [now](const auto& entry) {
@@ -246,6 +252,32 @@ detail::Call* WakeHub::withdraw_locked() {
   return claim;
 }
 
+std::shared_ptr<wire::Link> WakeHub::leave_connection_locked() {
+  auto link = std::exchange(link_, nullptr);
+  asking_ = false;
+  ++generation_;  // what the BLPOP comes to is of no interest any more
+  (void)dismount_locked();
+  if (!closed_ && !parked_.empty()) {
+    link_ = ways_.park(shared_from_this());
+    link_->start();
+    ask_locked();
+  }
+  return link;
+}
+
+void WakeHub::unblock_refused(std::uint64_t generation) {
+  std::shared_ptr<wire::Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    can_unblock_ = false;
+    if (!asking_ || generation != generation_)
+      return;
+    link = leave_connection_locked();
+  }
+  if (link)
+    link->close(Error(Errc::disconnected, "the server forbids CLIENT UNBLOCK", Repeat::safe));
+}
+
 void WakeHub::unblock_locked() {
   const std::int64_t id = link_ ? link_->connection_id() : 0;
   if (unblocking_ || id == 0)
@@ -256,7 +288,10 @@ void WakeHub::unblock_locked() {
   auto decode = [self = weak_from_this(), asked = generation_](const wire::Answer& answer) -> Result<void> {
     // 0: the server had not seen the BLPOP yet (it travels on another connection). Ask again while it is the same one.
     const auto freed = answer.view.as_integer();
-    if (const auto hub = self.lock(); hub && freed && *freed == 0) {
+    const auto hub = self.lock();
+    if (hub && answer.view.is_error() && answer.view.error_text().starts_with("NOPERM")) {
+      hub->unblock_refused(asked);
+    } else if (hub && freed && *freed == 0) {
       const std::lock_guard lock(hub->mutex_);
       if (hub->asking_ && hub->generation_ == asked) {
         hub->unblocking_ = false;

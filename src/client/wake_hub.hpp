@@ -70,6 +70,9 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   Watch* dismount_locked();
   /// The rider's claim when it is not written yet: then it is taken off the connection.
   [[nodiscard]] detail::Call* withdraw_locked();
+  /// Gives up the connection, and what waits on it; parks anew when somebody is parked. Gives it to be closed without the lock.
+  [[nodiscard]] std::shared_ptr<wire::Link> leave_connection_locked();
+  void unblock_refused(std::uint64_t generation);
   void answered(std::uint64_t generation, const std::string& key, bool got_token);
   /// The server has answered BLPOP with an error.
   void refused(std::uint64_t generation, const Error& why);
@@ -90,6 +93,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   bool asking_ = false;
   std::uint64_t generation_ = 0;  // of the BLPOP in flight
   bool unblocking_ = false;
+  bool can_unblock_ = true;               // the server has not forbidden it
   bool refused_ = false;                  // BLPOP was, not long ago
   Watch* rider_ = nullptr;                // whose claim is behind the BLPOP in flight
   const detail::Call* ridden_ = nullptr;  // that claim, known by its address only

@@ -56,6 +56,53 @@ TEST_F(WorkerRideHarm, AQueueThatJoinsBeforeTheFirstConnectionIsWatched) {
   }
 }
 
+TEST_F(WorkerRideHarm, AStoppedWorkerIsGivenNothingWhereUnblockIsForbidden) {
+  forbid("-client|unblock");
+  const Client far = open();
+  Worker stops = start_on(far.queue("work"), [](Job&) { return Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(1); }));
+  std::atomic<int> runs{0};
+  const Worker stays = start([&](Job&) { return ++runs, Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
+  const auto start = std::chrono::steady_clock::now();
+  (void)stops.stop();
+  EXPECT_LT(since(start), 1s);
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(1); }));
+  enqueue();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 1s));
+  EXPECT_EQ(counts().active, 0);
+}
+
+// Each park of a queue that the BLPOP lacks would unblock it.
+TEST_F(WorkerRideHarm, QueuesThatJoinAreWatchedWithinASecondWhereUnblockIsForbidden) {
+  forbid("-client|unblock");
+  const Client far = open();
+  std::atomic<int> runs{0};
+  const auto handler = [&](Job&) { return ++runs, Done(); };
+  const Worker first = start_on(far.queue("work"), handler, riding());
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(1); }));
+  const Worker second = start_on(far.queue("other"), handler, riding());
+  ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{other}:parked") == 1; }));
+  ASSERT_TRUE(client_->queue("other").enqueue("x").get());
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 1500ms));
+  enqueue();
+  EXPECT_TRUE(eventually([&] { return runs == 2; }, 1500ms));
+}
+
+TEST_F(WorkerRideHarm, AWorkerThatFindsWorkByItsBeatBeginsItWhereUnblockIsForbidden) {
+  forbid("-client|unblock");
+  const Client far = open();
+  std::atomic<int> runs{0};
+  WorkerOptions options = riding();
+  options.beat = 300ms;
+  Worker worker = start_on(far.queue("work"), [&](Job&) { return ++runs, Done(); }, options);
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
+  // As if a peer admitted it that pushes no token.
+  (void)client_->command("DEL", "emq:{work}:parked").get().value();
+  enqueue();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 1s));
+}
+
 TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   std::atomic<int> runs{0};
   std::atomic<bool> end{false};
