@@ -19,6 +19,9 @@ constexpr std::chrono::seconds kPark{20};
 constexpr std::chrono::seconds kGrace{3};
 // Where the server forbids CLIENT UNBLOCK, a queue that joins waits so long at most.
 constexpr std::chrono::seconds kShortPark{1};
+// A BLPOP that CLIENT UNBLOCK does not find is looked for again: so often at once, then after a pause each time.
+constexpr unsigned kQuickUnblocks = 10;
+constexpr std::chrono::milliseconds kUnblockPause{20};
 // Between two BLPOPs that the server refuses.
 constexpr std::chrono::milliseconds kRefused{250};
 
@@ -140,6 +143,7 @@ void WakeHub::ask_locked() {
     return;
   asking_ = true;
   unblocking_ = false;
+  unblocks_ = 0;
   ++generation_;
   asked_.clear();
   std::vector<std::string_view> parts = {"BLPOP"};
@@ -278,6 +282,24 @@ void WakeHub::unblock_refused(std::uint64_t generation) {
     link->close(Error(Errc::disconnected, "the server forbids CLIENT UNBLOCK", Repeat::safe));
 }
 
+void WakeHub::unblock_again(std::uint64_t generation) {
+  const auto again = [this, generation] {
+    const std::lock_guard lock(mutex_);
+    if (!asking_ || generation_ != generation)
+      return;
+    unblocking_ = false;
+    unblock_locked();
+  };
+  bool soon = false;
+  {
+    const std::lock_guard lock(mutex_);
+    soon = ++unblocks_ < kQuickUnblocks;
+  }
+  if (soon)
+    return again();
+  ways_.later(kUnblockPause, [self = shared_from_this(), again] { again(); });
+}
+
 void WakeHub::unblock_locked() {
   const std::int64_t id = link_ ? link_->connection_id() : 0;
   if (unblocking_ || id == 0)
@@ -286,17 +308,14 @@ void WakeHub::unblock_locked() {
   const std::string text = std::to_string(id);
   const std::array<std::string_view, 3> parts = {"CLIENT", "UNBLOCK", text};
   auto decode = [self = weak_from_this(), asked = generation_](const wire::Answer& answer) -> Result<void> {
-    // 0: the server had not seen the BLPOP yet (it travels on another connection). Ask again while it is the same one.
+    // 0: the server had not seen the BLPOP yet (it travels on another connection). Ask again while it is the same one; not
+    // without end, for it may never arrive.
     const auto freed = answer.view.as_integer();
     const auto hub = self.lock();
     if (hub && answer.view.is_error() && answer.view.error_text().starts_with("NOPERM")) {
       hub->unblock_refused(asked);
     } else if (hub && freed && *freed == 0) {
-      const std::lock_guard lock(hub->mutex_);
-      if (hub->asking_ && hub->generation_ == asked) {
-        hub->unblocking_ = false;
-        hub->unblock_locked();
-      }
+      hub->unblock_again(asked);
     }
     return {};
   };

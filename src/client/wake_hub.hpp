@@ -72,6 +72,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   [[nodiscard]] detail::Call* withdraw_locked();
   /// Gives up the connection, and what waits on it; parks anew when somebody is parked. Gives it to be closed without the lock.
   [[nodiscard]] std::shared_ptr<wire::Link> leave_connection_locked();
+  void unblock_again(std::uint64_t generation);
   void unblock_refused(std::uint64_t generation);
   void answered(std::uint64_t generation, const std::string& key, bool got_token);
   /// The server has answered BLPOP with an error.
@@ -93,6 +94,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   bool asking_ = false;
   std::uint64_t generation_ = 0;  // of the BLPOP in flight
   bool unblocking_ = false;
+  unsigned unblocks_ = 0;                 // of the BLPOP in flight that did not find it
   bool can_unblock_ = true;               // the server has not forbidden it
   bool refused_ = false;                  // BLPOP was, not long ago
   Watch* rider_ = nullptr;                // whose claim is behind the BLPOP in flight

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <iostream>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -170,6 +172,45 @@ TEST_F(WorkerRideHarm, AWakeKeyThatIsNoListKeepsNobodyBusy) {
   const std::int64_t took = commands() - before;
   std::cerr << "commands in a second: " << took << "\n";
   EXPECT_LT(took, 200);
+}
+
+// The server never hears of the BLPOP, so nothing there can be unblocked.
+TEST_F(WorkerRideHarm, ABlpopThatNeverArrivesIsNotUnblockedWithoutEnd) {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::string> sent;
+  ProxyOptions tapping;
+  tapping.tap = [&](std::uint64_t connection, Direction direction, std::string_view bytes) {
+    const std::lock_guard lock(mutex);
+    if (direction == Direction::to_server)
+      sent[connection] += bytes;
+  };
+  Proxy proxy(server_->url(), tapping);
+  WorkerOptions options = riding();
+  options.remote_cancel = false;  // else that connection would be the next one
+  const auto handler = [](Job&) { return Done(); };
+  {
+    const Client probe = open(proxy.url());
+    const Worker worker = start_on(probe.queue("work"), handler, options);
+    ASSERT_TRUE(eventually([&] { return parked(1) && blocked(1); }));
+  }
+  std::size_t boot = 0;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [connection, bytes] : sent) {
+      if (const auto at = bytes.find("BLPOP"); at != std::string::npos)
+        boot = bytes.rfind('*', at);
+    }
+  }
+  ASSERT_GT(boot, 0U);
+  const Client far = open(proxy.url());
+  proxy.swallow_next_after(Direction::to_server, boot);
+  const Worker first = start_on(far.queue("work"), handler, options);
+  ASSERT_TRUE(eventually([&] { return parked(1) && proxy.counters().swallowing == 1; }));
+  const Worker second = start_on(far.queue("other"), handler, options);
+  ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{other}:parked") == 1; }));
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(commands() - before, 200);
 }
 
 // The token comes while its worker begins to stop, and the claim behind it finds its script forgotten.
