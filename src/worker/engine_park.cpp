@@ -223,6 +223,8 @@ void Engine::pass_token_on() {
     std::int64_t parked = 0;
     unsigned answers = 0;
   };
+  // One that stops takes along what it knows of the next due job, or the token that told it: then another one has to look.
+  const bool tells_due = stopping_;
   auto left = std::make_shared<Left>();
   const auto push = [this] {
     auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
@@ -237,16 +239,18 @@ void Engine::pass_token_on() {
       return answer.view.as_integer().value_or(0);
     };
     when(core_->command<std::int64_t>(parts, {.repeat = Repeat::safe}, decode),
-         [left, into, push](const Result<std::int64_t>& answer) {
+         [left, into, push, asked = tells_due ? 4U : 3U](const Result<std::int64_t>& answer) {
            if (answer)
              (*left).*into += *answer;
-           if (++left->answers == 3 && left->claimable > 0 && left->parked > 0)
+           if (++left->answers == asked && left->claimable > 0 && left->parked > 0)
              push();
          });
   };
   read("ZCARD", keys_.pending(), &Left::claimable);
   read("LLEN", keys_.ring(), &Left::claimable);
   read("ZCARD", keys_.parked(), &Left::parked);
+  if (tells_due)
+    read("ZCARD", keys_.schedule(), &Left::claimable);
 }
 
 }  // namespace worker

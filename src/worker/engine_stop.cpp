@@ -21,7 +21,7 @@ void Engine::begin_stop(TimePoint deadline) {
   if (stopping_)
     return;
   stopping_ = true;
-  token_owed_ = token_owed_ || alarms_.pending(Alarm::pass);
+  token_owed_ = token_owed_ || alarms_.pending(Alarm::pass) || due_ != TimePoint::max();
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
   for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::upkeep, Alarm::deliver, Alarm::queued,
                             Alarm::gather, Alarm::pass, Alarm::beat})

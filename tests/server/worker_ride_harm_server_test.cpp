@@ -238,5 +238,20 @@ TEST_F(WorkerRideHarm, ATokenOfAWorkerThatStopsIsPassedOnThoughItsClaimFailed) {
   EXPECT_TRUE(eventually([&] { return runs == 1; }, 2s));
 }
 
+// One parked worker is told of a due job, and the others sleep on.
+TEST_F(WorkerRideHarm, AWorkerThatStopsLeavesADueJobToOneThatStays) {
+  const Client other = open();
+  std::atomic<int> runs{0};
+  const auto handler = [&](Job&) { return ++runs, Done(); };
+  Worker one = start(handler, riding());
+  Worker two = start_on(other.queue("work"), handler, riding());
+  ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
+  ASSERT_TRUE(queue_->enqueue_in("x", 500ms).get());
+  ASSERT_TRUE(eventually([&] { return one.stats().wakes + two.stats().wakes == 1; }));
+  ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
+  (void)(one.stats().wakes == 1 ? one : two).stop();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 1500ms));
+}
+
 }  // namespace
 }  // namespace echomq::test
