@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/id_bytes.hpp"
 #include "cache/l1.hpp"
 #include "echomq/cache.hpp"
 #include "echomq/client.hpp"
@@ -51,7 +52,7 @@ const std::vector<std::uint32_t>& draws(std::size_t count) {
 
 /// What L1 uses too.
 struct Hash {
-  std::size_t operator()(const BrandedId& id) const noexcept { return cache::mix(id.value()); }
+  std::size_t operator()(const BrandedId& id) const noexcept { return cache::mix(cache::value_of(id)); }
 };
 
 struct Tables {

@@ -66,7 +66,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
       }
     }
     if (found) {
-      shard.hits.fetch_add(1, std::memory_order_relaxed);
+      count_hit();
       waiters[i]->answer(std::move(hit));
     }
   }

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "cache/epoch.hpp"
+#include "cache/id_bytes.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -33,10 +34,6 @@ constexpr std::size_t kFreeAfterBytes = std::size_t{256} << 10;
 
 [[nodiscard]] constexpr std::uint64_t tag_of(std::uint64_t hash) noexcept { return hash & ~kPointer; }
 
-[[nodiscard]] std::uint16_t pack_brand(std::string_view brand) noexcept {
-  return static_cast<std::uint16_t>(((brand[0] - 'A') * 26 + (brand[1] - 'A')) * 26 + (brand[2] - 'A'));
-}
-
 }  // namespace
 
 /// Constant once linked, but for `uses`. The value follows at `kHead`, inside the padding where it fits.
@@ -59,22 +56,19 @@ struct L1::Row {
     return generation == of_generation &&
            static_cast<std::int32_t>(expires - static_cast<std::uint32_t>(now >> kExpiryShift)) > 0;
   }
-  [[nodiscard]] BrandedId full_version() const {
-    const char letters[3] = {static_cast<char>('A' + brand / 676), static_cast<char>('A' + brand / 26 % 26),
-                             static_cast<char>('A' + brand % 26)};
-    return *BrandedId::encode(std::string_view(letters, 3), version & ~kAbsent);
-  }
 };
 
 /// Words: 16 bits of the hash, 48 of the row's address.
 struct L1::Index {
-  explicit Index(std::size_t count) : mask(count - 1), slots(new std::atomic<std::uint64_t>[count]) {
+  explicit Index(std::size_t size) : count(size), slots(new std::atomic<std::uint64_t>[count]) {
     for (std::size_t i = 0; i < count; ++i)
       slots[i].store(kEmpty, std::memory_order_relaxed);
   }
-  [[nodiscard]] std::size_t size() const noexcept { return mask + 1; }
+  [[nodiscard]] std::size_t size() const noexcept { return count; }
+  [[nodiscard]] std::size_t first(std::uint64_t hash) const noexcept { return place(hash, count); }
+  [[nodiscard]] std::size_t next(std::size_t at) const noexcept { return at + 1 == count ? 0 : at + 1; }
 
-  const std::size_t mask;
+  const std::size_t count;
   const std::unique_ptr<std::atomic<std::uint64_t>[]> slots;
 };
 
@@ -99,7 +93,7 @@ bool L1::read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t gen
   const epoch::Reading reading;
   const Index* index = index_.load(std::memory_order_seq_cst);
   const std::uint64_t tag = tag_of(hash);
-  for (std::size_t at = hash & index->mask;; at = (at + 1) & index->mask) {
+  for (std::size_t at = index->first(hash);; at = index->next(at)) {
     const std::uint64_t word = index->slots[at].load(std::memory_order_seq_cst);
     if (word == kEmpty)
       return false;
@@ -123,7 +117,7 @@ bool L1::read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t gen
       } else {
         into.value.emplace(row->value(), row->size);
       }
-      into.version = row->full_version();
+      write_id(into.version, row->brand, row->version);
     }
     into.from = CacheFrom::hit;
     into.age = std::chrono::milliseconds(static_cast<std::uint32_t>(now) - row->stored);
@@ -134,7 +128,7 @@ bool L1::read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t gen
 std::atomic<std::uint64_t>* L1::slot_of(std::uint64_t id, std::uint64_t hash) const noexcept {
   const Index* index = index_.load(std::memory_order_relaxed);
   const std::uint64_t tag = tag_of(hash);
-  for (std::size_t at = hash & index->mask;; at = (at + 1) & index->mask) {
+  for (std::size_t at = index->first(hash);; at = index->next(at)) {
     const std::uint64_t word = index->slots[at].load(std::memory_order_relaxed);
     if (word == kEmpty)
       return nullptr;
@@ -211,10 +205,10 @@ bool L1::put(const NewRow& from) {
 }
 
 void L1::insert_slot(Row* row, std::uint64_t hash) {
-  if ((used_ + 1) * 4 > index_.load(std::memory_order_relaxed)->size() * 3)
+  if ((used_ + 1) * 5 > index_.load(std::memory_order_relaxed)->size() * 4)
     grow();
   Index* index = index_.load(std::memory_order_relaxed);
-  for (std::size_t at = hash & index->mask;; at = (at + 1) & index->mask) {
+  for (std::size_t at = index->first(hash);; at = index->next(at)) {
     const std::uint64_t word = index->slots[at].load(std::memory_order_relaxed);
     if (word > kTombstone)
       continue;
@@ -225,22 +219,23 @@ void L1::insert_slot(Row* row, std::uint64_t hash) {
   }
 }
 
-/// A new index without tombstones, larger when rows fill half of the old one.
+/// A new index without tombstones, half as large again when rows fill three fifths of the old one.
 void L1::grow() {
   Index* old = index_.load(std::memory_order_relaxed);
-  auto* fresh = new Index(rows_ * 2 >= old->size() ? old->size() * 2 : old->size());
+  auto* fresh = new Index(rows_ * 5 >= old->size() * 3 ? old->size() + old->size() / 2 : old->size());
   for (std::size_t i = 0; i < old->size(); ++i) {
     const std::uint64_t word = old->slots[i].load(std::memory_order_relaxed);
     if (word <= kTombstone)
       continue;
-    std::size_t at = mix(reinterpret_cast<const Row*>(word & kPointer)->id) & fresh->mask;
+    std::size_t at = fresh->first(mix(reinterpret_cast<const Row*>(word & kPointer)->id));
     while (fresh->slots[at].load(std::memory_order_relaxed) != kEmpty)
-      at = (at + 1) & fresh->mask;
+      at = fresh->next(at);
     fresh->slots[at].store(word, std::memory_order_relaxed);
   }
   used_ = rows_;
   index_.store(fresh, std::memory_order_seq_cst);
   retire(nullptr, old);
+  free_retired();  // an index is large: it does not wait for rows to gather
   if (ghosts_.size() < fresh->size())
     ghosts_.assign(fresh->size(), 0);
 }

@@ -4,7 +4,7 @@
 // change once they are linked. Writers hold the shard's mutex, which is not in here: the table guards its flights by the
 // same one.
 //
-// Memory of a row: 36 bytes and the value in one block, about 13 bytes of index, 8 in a queue, 1 of ghosts.
+// Memory of a row: 36 bytes and the value in one block, 10 to 15 bytes of index, 8 in a queue, 1 to 2 of ghosts.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@ namespace echomq {
 inline namespace v1 {
 namespace cache {
 
-/// A 64-bit mix of an id's value; the shard, the place and the tag are different parts of it.
+/// A 64-bit mix of an id's value; the place (bits 0 to 31), the shard (from 40)
+/// and the tag (from 48) are different parts of it.
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t value) noexcept {
   value ^= value >> 32;
   value *= 0xE9846AF9B1A615D5;
@@ -82,6 +83,10 @@ class L1 {
     Index* index;
   };
 
+  /// The lower half of the hash as a fraction of a size, which so need not be a power of two.
+  [[nodiscard]] static std::size_t place(std::uint64_t hash, std::size_t size) noexcept {
+    return static_cast<std::size_t>(((hash & 0xFFFF'FFFF) * size) >> 32);
+  }
   [[nodiscard]] static Row* make(const NewRow& row);
   static void destroy(Row* row) noexcept;
   [[nodiscard]] static std::size_t cost(const Row& row) noexcept;
@@ -95,7 +100,7 @@ class L1 {
   void evict_from_small(Ticks now, std::uint32_t generation);
   void evict_from_main(Ticks now, std::uint32_t generation);
   void tidy_queue(std::deque<std::uint64_t>& queue, std::uint8_t which);
-  [[nodiscard]] std::uint8_t& ghost(std::uint64_t hash) noexcept { return ghosts_[(hash >> 8) & (ghosts_.size() - 1)]; }
+  [[nodiscard]] std::uint8_t& ghost(std::uint64_t hash) noexcept { return ghosts_[place(hash, ghosts_.size())]; }
 
   const std::size_t max_bytes_;
   std::atomic<Index*> index_;

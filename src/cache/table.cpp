@@ -8,6 +8,8 @@
 #include <bit>
 #include <utility>
 
+#include "cache/epoch.hpp"
+#include "cache/id_bytes.hpp"
 #include "client/live_core.hpp"
 #include "identity/quoted.hpp"
 #include "result/try.hpp"
@@ -80,6 +82,8 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
       load_(std::move(load)),
       load_async_(std::move(load_async)),
       opened_ms_(coarse_ms()),
+      brand_(brand_of(*BrandedId::encode(options_.kind, 0))),
+      hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()),
       pool_(options_.load_threads) {
   const std::size_t shards = std::clamp<std::size_t>(options_.l1_bytes / kSmallestShard, 1, kMostShards);
   const std::size_t count = std::bit_floor(shards);
@@ -108,15 +112,25 @@ Ticks Table::shortened_ttl() {
 }
 
 bool Table::peek(const BrandedId& id, CachedBytes& into) noexcept {
-  if (id.brand() != options_.kind)
+  if (brand_of(id) != brand_)
     return false;
-  const std::uint64_t value = id.value();
+  const std::uint64_t value = value_of(id);
   const std::uint64_t hash = mix(value);
   Shard& shard = shard_of(hash);
   if (!shard.l1.read(value, hash, now(), generation_.load(std::memory_order_acquire), into))
     return false;
-  shard.hits.fetch_add(1, std::memory_order_relaxed);
+  count_hit();
   return true;
+}
+
+void Table::count_hit() noexcept {
+  const std::uint32_t number = epoch::record().number;
+  if (number < kOwnHits) {
+    auto& count = (*hits_)[number].count;
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  } else {
+    (*hits_)[kOwnHits + number % kSharedHits].count.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
@@ -275,8 +289,9 @@ CacheStats Table::stats() const {
   out.coherence_stale = read(counters_.coherence_stale);
   out.coherence_ignored = read(counters_.coherence_ignored);
   out.flushes = read(counters_.flushes);
+  for (const Hits& one : *hits_)
+    out.hits += read(one.count);
   for (const auto& shard : shards_) {
-    out.hits += read(shard->hits);
     const std::lock_guard lock(shard->mutex);
     out.evicted += shard->l1.evicted();
     out.rows += shard->l1.rows();

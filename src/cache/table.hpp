@@ -94,8 +94,13 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     L1 l1;
     std::mutex mutex;
     std::unordered_map<std::uint64_t, Watch> watches;  // guarded by mutex
-    alignas(64) std::atomic<std::uint64_t> hits{0};
   };
+  /// Hits that one thread counts: no other writes into its line, so that a hit costs no more where threads are many.
+  struct alignas(64) Hits {
+    std::atomic<std::uint64_t> count{0};
+  };
+  static constexpr std::size_t kOwnHits = 64;     // threads that have a count of their own
+  static constexpr std::size_t kSharedHits = 16;  // counts that the others share
   struct Counters {
     std::atomic<std::uint64_t> misses{0}, l2_hits{0}, fills{0}, absent{0}, coalesced{0}, load_errors{0}, outages{0},
         l2_write_errors{0}, corrupt{0}, superseded{0}, too_large{0}, coherence_applied{0}, coherence_stale{0},
@@ -112,7 +117,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   // table.cpp
   [[nodiscard]] client::LiveCore& core() const noexcept;
   [[nodiscard]] Ticks now() const noexcept;
-  [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[(hash >> 20) & (shards_.size() - 1)]; }
+  void count_hit() noexcept;
+  [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[(hash >> 40) & (shards_.size() - 1)]; }
   [[nodiscard]] Result<void> check_kind(const BrandedId& id) const;
   [[nodiscard]] Ticks shortened_ttl();
   void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version);
@@ -161,7 +167,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   const LoadBytes load_;
   const LoadBytesAsync load_async_;
   const std::uint64_t opened_ms_;
+  const std::uint32_t brand_;  // of the kind
   std::vector<std::unique_ptr<Shard>> shards_;
+  const std::unique_ptr<std::array<Hits, kOwnHits + kSharedHits>> hits_;
   LoadPool pool_;
   std::shared_ptr<CoherenceLink> coherence_;
   std::atomic<bool> closed_{false};
