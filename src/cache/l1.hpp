@@ -1,10 +1,10 @@
 // One shard of L1: rows by the value of their id, bounded in bytes, evicted by S3-FIFO.
 //
-// Readers take no lock: they walk an open-addressed index of atomic words under an epoch and copy from rows that never
+// Readers take no lock: they look into an index of atomic words under an epoch and copy from rows that never
 // change once they are linked. Writers hold the shard's mutex, which is not in here: the table guards its flights by the
 // same one.
 //
-// Memory of a row: 36 bytes and the value in one block, 10 to 15 bytes of index, 8 in a queue, 1 to 2 of ghosts.
+// Memory of a row: 36 bytes and the value in one block, 11 to 16 bytes of index, 8 in a queue, 1 to 2 of ghosts.
 #pragma once
 
 #include <atomic>
@@ -76,6 +76,7 @@ class L1 {
 
  private:
   struct Row;
+  struct Bucket;
   struct Index;
   struct Retired {
     std::uint64_t stamp;
@@ -90,10 +91,12 @@ class L1 {
   [[nodiscard]] static Row* make(const NewRow& row);
   static void destroy(Row* row) noexcept;
   [[nodiscard]] static std::size_t cost(const Row& row) noexcept;
-  [[nodiscard]] std::atomic<std::uint64_t>* slot_of(std::uint64_t id, std::uint64_t hash) const noexcept;
+  [[nodiscard]] static std::atomic<Row*>* find(const Index& index, std::uint64_t id, std::uint64_t hash,
+                                               Row*& row) noexcept;
+  [[nodiscard]] std::atomic<Row*>* slot_of(std::uint64_t id, std::uint64_t hash) const noexcept;
   void insert_slot(Row* row, std::uint64_t hash);
   void grow();
-  void unlink(std::atomic<std::uint64_t>& slot);
+  void unlink(std::atomic<Row*>& slot);
   void retire(Row* row, Index* index);
   void free_retired();
   void make_room(Ticks now, std::uint32_t generation);
@@ -105,7 +108,6 @@ class L1 {
   const std::size_t max_bytes_;
   std::atomic<Index*> index_;
   std::size_t rows_ = 0;
-  std::size_t used_ = 0;  // slots that are not empty: rows and tombstones
   std::size_t bytes_ = 0;
   std::size_t small_bytes_ = 0;
   std::uint64_t evicted_ = 0;
