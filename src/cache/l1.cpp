@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <cstddef>
 #include <cstring>
 #include <new>
 #include <unordered_set>
@@ -17,8 +18,7 @@ inline namespace v1 {
 namespace cache {
 namespace {
 
-constexpr std::size_t kSmallest = 4;  // buckets
-constexpr std::uint64_t kAbsent = std::uint64_t{1} << 63;
+constexpr std::uint32_t kAbsent = std::uint32_t{1} << 31;
 
 constexpr std::uint8_t kInSmall = 0;
 constexpr std::uint8_t kInMain = 1;
@@ -43,20 +43,18 @@ struct L1::Row {
   static constexpr std::size_t kHead = 36;
 
   std::uint64_t id;
-  std::uint64_t version;  // its value; the highest bit: absent
-  std::uint32_t expires;
-  std::uint32_t stored;
-  std::uint32_t size;
-  std::uint32_t generation;
-  std::uint16_t brand;                     // of the version
+  BrandedId version;                       // as text, which a hit copies out
   std::uint8_t queue;                      // of writers alone
   mutable std::atomic<std::uint8_t> uses;  // by readers since it was queued, up to kMostUses
+  std::uint32_t expires;
+  std::uint32_t stored;
+  std::uint32_t size;  // the highest bit: absent
 
+  [[nodiscard]] std::size_t value_size() const noexcept { return size & ~kAbsent; }
   [[nodiscard]] const char* value() const noexcept { return reinterpret_cast<const char*>(this) + kHead; }
   [[nodiscard]] char* value() noexcept { return reinterpret_cast<char*>(this) + kHead; }
-  [[nodiscard]] bool live(Ticks now, std::uint32_t of_generation) const noexcept {
-    return generation == of_generation &&
-           static_cast<std::int32_t>(expires - static_cast<std::uint32_t>(now >> kExpiryShift)) > 0;
+  [[nodiscard]] bool live(Ticks now) const noexcept {
+    return static_cast<std::int32_t>(expires - static_cast<std::uint32_t>(now >> kExpiryShift)) > 0;
   }
 };
 
@@ -93,8 +91,16 @@ struct alignas(64) L1::Bucket {
   }
 };
 
+/// Sizes are 4, 6, 8, 12, 16, 24 ...: by number, which fits into the low bits of the buckets' address.
 struct L1::Index {
-  explicit Index(std::size_t size) : count(size), buckets(new Bucket[size]) {}
+  static constexpr std::uint64_t kNumber = alignof(Bucket) - 1;
+
+  explicit Index(std::uint32_t its_number)
+      : number(its_number), count(size_of(its_number)), buckets(new Bucket[count]) {}
+  [[nodiscard]] static std::size_t size_of(std::uint64_t number) noexcept {
+    return (4 + 2 * (number & 1)) << (number >> 1);
+  }
+  [[nodiscard]] std::uint64_t word() const noexcept { return reinterpret_cast<std::uint64_t>(buckets.get()) | number; }
   [[nodiscard]] std::size_t places() const noexcept { return count * Bucket::kPlaces; }
   [[nodiscard]] std::size_t bytes() const noexcept { return count * sizeof(Bucket); }
   [[nodiscard]] std::size_t first(std::uint64_t hash) const noexcept { return place(hash, count); }
@@ -127,22 +133,28 @@ struct L1::Index {
     }
   }
 
+  const std::uint32_t number;
   const std::size_t count;
   const std::unique_ptr<Bucket[]> buckets;
 };
 
-L1::L1(std::size_t max_bytes)
-    : max_bytes_(max_bytes), index_(new Index(kSmallest)), ghosts_(kSmallest * Bucket::kPlaces) {}
+L1::L1(std::size_t max_bytes, Front* front)
+    : max_bytes_(max_bytes),
+      front_(front != nullptr ? *front : own_front_),
+      index_(new Index(0)),
+      ghosts_(index_->places()) {
+  static_assert(offsetof(Row, size) + sizeof(Row::size) == Row::kHead);
+  publish(index_);
+}
 
 L1::~L1() {
-  Index* index = index_.load();
-  for (std::size_t i = 0; i < index->count; ++i) {
-    for (const auto& one : index->buckets[i].rows) {
+  for (std::size_t i = 0; i < index_->count; ++i) {
+    for (const auto& one : index_->buckets[i].rows) {
       if (Row* row = one.load(std::memory_order_relaxed))
         destroy(row);
     }
   }
-  delete index;
+  delete index_;
   for (const Retired& one : retired_) {
     if (one.row != nullptr)
       destroy(one.row);
@@ -150,12 +162,18 @@ L1::~L1() {
   }
 }
 
+void L1::publish(Index* index) noexcept {
+  index_ = index;
+  front_.index.store(index->word(), std::memory_order_seq_cst);
+}
+
 /// With the mutex or under an epoch.
-std::atomic<L1::Row*>* L1::find(const Index& index, std::uint64_t id, std::uint64_t hash, Row*& row) noexcept {
+std::atomic<L1::Row*>* L1::find(Bucket* buckets, std::size_t count, std::uint64_t id, std::uint64_t hash,
+                                Row*& row) noexcept {
   const std::uint64_t tag = tag_of(hash);
-  std::size_t at = index.first(hash);
-  for (std::size_t looked = 0; looked < index.count; ++looked, at = index.next(at)) {
-    Bucket& bucket = index.buckets[at];
+  std::size_t at = place(hash, count);
+  for (std::size_t looked = 0; looked < count; ++looked) {
+    Bucket& bucket = buckets[at];
     const std::uint64_t tags = bucket.tags.load(std::memory_order_seq_cst);
     for (std::uint64_t matches = Bucket::matches(tags, tag); matches != 0; matches &= matches - 1) {
       auto& where = bucket.rows[Bucket::place_of(matches)];
@@ -165,23 +183,30 @@ std::atomic<L1::Row*>* L1::find(const Index& index, std::uint64_t id, std::uint6
     }
     if (tags >> Bucket::kPassedShift == 0)
       break;
+    at = at + 1 == count ? 0 : at + 1;
   }
   return nullptr;
 }
 
-bool L1::read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation, CachedBytes& into) const {
+bool L1::read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
+              CachedBytes& into) {
   const epoch::Reading reading;
+  // In this order: rows of older generations were unlinked before the newer one was written here.
+  if (front.generation.load(std::memory_order_seq_cst) != generation)
+    return false;
+  const std::uint64_t word = front.index.load(std::memory_order_seq_cst);
   Row* found = nullptr;
-  if (find(*index_.load(std::memory_order_seq_cst), id, hash, found) == nullptr)
+  if (find(reinterpret_cast<Bucket*>(word & ~Index::kNumber), Index::size_of(word & Index::kNumber), id, hash, found) ==
+      nullptr)
     return false;
   const Row* row = found;
-  if (!row->live(now, generation))
+  if (!row->live(now))
     return false;
   // Written only while it changes something, so that a hot row's line is not passed from core to core.
   const std::uint8_t uses = row->uses.load(std::memory_order_relaxed);
   if (uses < kMostUses)
     row->uses.store(static_cast<std::uint8_t>(uses + 1), std::memory_order_relaxed);
-  if ((row->version & kAbsent) != 0) {
+  if ((row->size & kAbsent) != 0) {
     into.value.reset();
     into.version = BrandedId();
   } else {
@@ -190,7 +215,7 @@ bool L1::read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t gen
     } else {
       into.value.emplace(row->value(), row->size);
     }
-    write_id(into.version, row->brand, row->version);
+    into.version = row->version;
   }
   into.from = CacheFrom::hit;
   into.age = std::chrono::milliseconds(static_cast<std::uint32_t>(now) - row->stored);
@@ -199,29 +224,27 @@ bool L1::read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t gen
 
 std::atomic<L1::Row*>* L1::slot_of(std::uint64_t id, std::uint64_t hash) const noexcept {
   Row* row = nullptr;
-  return find(*index_.load(std::memory_order_relaxed), id, hash, row);
+  return find(index_->buckets.get(), index_->count, id, hash, row);
 }
 
 std::optional<std::uint64_t> L1::version_of(std::uint64_t id, Ticks now, std::uint32_t generation) const {
   const auto* slot = slot_of(id, mix(id));
-  if (slot == nullptr)
+  if (slot == nullptr || front_.generation.load(std::memory_order_relaxed) != generation)
     return std::nullopt;
   const Row* row = slot->load(std::memory_order_relaxed);
-  if (!row->live(now, generation))
+  if (!row->live(now))
     return std::nullopt;
-  return row->version & ~kAbsent;
+  return value_of(row->version);
 }
 
 L1::Row* L1::make(const NewRow& from) {
   void* memory = ::operator new(std::max(sizeof(Row), Row::kHead + from.value.size()));
   auto* row = ::new (memory) Row;
   row->id = from.id;
-  row->version = from.version.value() | (from.absent ? kAbsent : 0);
+  row->version = from.version;
   row->expires = static_cast<std::uint32_t>(from.expires >> kExpiryShift);
   row->stored = static_cast<std::uint32_t>(from.now);
-  row->size = static_cast<std::uint32_t>(from.value.size());
-  row->generation = from.generation;
-  row->brand = pack_brand(from.version.brand());
+  row->size = static_cast<std::uint32_t>(from.value.size()) | (from.absent ? kAbsent : 0);
   row->queue = kInSmall;
   row->uses.store(0, std::memory_order_relaxed);
   std::ranges::copy(from.value, row->value());  // an absent value is a view of nothing
@@ -233,9 +256,13 @@ void L1::destroy(Row* row) noexcept {
   ::operator delete(static_cast<void*>(row));
 }
 
-std::size_t L1::cost(const Row& row) noexcept { return kRowCost + row.size; }
+std::size_t L1::cost(const Row& row) noexcept { return kRowCost + row.value_size(); }
 
 bool L1::put(const NewRow& from) {
+  if (front_.generation.load(std::memory_order_relaxed) != from.generation) {
+    clear();
+    front_.generation.store(from.generation, std::memory_order_seq_cst);
+  }
   const std::uint64_t hash = mix(from.id);
   if (kRowCost + from.value.size() > max_bytes_) {
     erase(from.id);
@@ -265,30 +292,52 @@ bool L1::put(const NewRow& from) {
     insert_slot(row, hash);
     ++rows_;
   }
-  make_room(from.now, from.generation);
+  make_room(from.now);
   return true;
 }
 
 void L1::insert_slot(Row* row, std::uint64_t hash) {
-  if ((rows_ + 1) * 20 > index_.load(std::memory_order_relaxed)->places() * 17)
+  if ((rows_ + 1) * 20 > index_->places() * 17)
     grow();
-  index_.load(std::memory_order_relaxed)->insert(row, hash);
+  index_->insert(row, hash);
 }
 
-/// A new index, half as large again: rows fill between 57 and 85 of a hundred places.
+/// A new index of the next size, so that rows fill between 57 and 85 of a hundred places.
 void L1::grow() {
-  Index* old = index_.load(std::memory_order_relaxed);
-  auto* fresh = new Index(old->count + old->count / 2);
+  Index* old = index_;
+  auto* fresh = new Index(old->number + 1);
   for (std::size_t i = 0; i < old->count; ++i) {
     for (const auto& one : old->buckets[i].rows) {
       if (Row* row = one.load(std::memory_order_relaxed))
         fresh->insert(row, mix(row->id));
     }
   }
-  index_.store(fresh, std::memory_order_seq_cst);
+  publish(fresh);
   retire(nullptr, old);
   free_retired();  // an index is large: it does not wait for rows to gather
   ghosts_.assign(fresh->places(), 0);
+}
+
+/// All rows are of a generation that is over.
+void L1::clear() {
+  if (rows_ == 0)
+    return;
+  Index* old = index_;
+  publish(new Index(0));
+  for (std::size_t i = 0; i < old->count; ++i) {
+    for (const auto& one : old->buckets[i].rows) {
+      if (Row* row = one.load(std::memory_order_relaxed)) {
+        const std::size_t freed = cost(*row);
+        retired_.push_back({epoch::retire_stamp(), row, nullptr});
+        retired_bytes_ += freed;
+      }
+    }
+  }
+  rows_ = bytes_ = small_bytes_ = 0;
+  small_.clear();
+  main_.clear();
+  retire(nullptr, old);
+  free_retired();
 }
 
 bool L1::erase(std::uint64_t id) {
@@ -301,7 +350,7 @@ bool L1::erase(std::uint64_t id) {
 
 void L1::unlink(std::atomic<Row*>& slot) {
   Row* row = slot.load(std::memory_order_relaxed);
-  index_.load(std::memory_order_relaxed)->erase(slot, mix(row->id));
+  index_->erase(slot, mix(row->id));
   bytes_ -= cost(*row);
   if (row->queue == kInSmall)
     small_bytes_ -= cost(*row);
@@ -331,18 +380,18 @@ void L1::free_retired() {
   }
 }
 
-void L1::make_room(Ticks now, std::uint32_t generation) {
+void L1::make_room(Ticks now) {
   while (bytes_ > max_bytes_) {
     if (small_bytes_ * 10 > max_bytes_ || main_.empty()) {
-      evict_from_small(now, generation);
+      evict_from_small(now);
     } else {
-      evict_from_main(now, generation);
+      evict_from_main(now);
     }
   }
 }
 
 /// The oldest of the newcomers: read since it came, it moves to the main queue; else it goes, and leaves a mark.
-void L1::evict_from_small(Ticks now, std::uint32_t generation) {
+void L1::evict_from_small(Ticks now) {
   assert(!small_.empty());
   const std::uint64_t id = small_.front();
   small_.pop_front();
@@ -353,7 +402,7 @@ void L1::evict_from_small(Ticks now, std::uint32_t generation) {
   Row* row = slot->load(std::memory_order_relaxed);
   if (row->queue != kInSmall)
     return;
-  if (row->live(now, generation)) {
+  if (row->live(now)) {
     if (row->uses.load(std::memory_order_relaxed) > 0) {
       row->uses.store(0, std::memory_order_relaxed);
       row->queue = kInMain;
@@ -368,7 +417,7 @@ void L1::evict_from_small(Ticks now, std::uint32_t generation) {
 }
 
 /// The oldest of the main queue: read since its last turn, it gets another one.
-void L1::evict_from_main(Ticks now, std::uint32_t generation) {
+void L1::evict_from_main(Ticks now) {
   const std::uint64_t id = main_.front();
   main_.pop_front();
   auto* slot = slot_of(id, mix(id));
@@ -378,7 +427,7 @@ void L1::evict_from_main(Ticks now, std::uint32_t generation) {
   if (row->queue != kInMain)
     return;
   const std::uint8_t uses = row->uses.load(std::memory_order_relaxed);
-  if (row->live(now, generation)) {
+  if (row->live(now)) {
     if (uses > 0) {
       row->uses.store(static_cast<std::uint8_t>(uses - 1), std::memory_order_relaxed);
       main_.push_back(id);

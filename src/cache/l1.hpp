@@ -42,7 +42,8 @@ struct NewRow {
   bool absent = false;  ///< a note that the loader found nothing
   Ticks now = 0;
   Ticks expires = 0;
-  std::uint32_t generation = 0;  ///< rows of another generation than the reader's are not served
+  std::uint32_t generation =
+      0;  ///< rows of another generation than the reader's are not served; a put of a new one empties
 };
 
 class L1 {
@@ -50,14 +51,26 @@ class L1 {
   /// What a row costs beside its value, as the bound counts.
   static constexpr std::size_t kRowCost = 64;
 
-  explicit L1(std::size_t max_bytes);
+  /// What readers begin with: where the index is, its size, and of which generation its rows are. Of many shards side by
+  /// side these stay in the nearest memory.
+  struct alignas(16) Front {
+    std::atomic<std::uint64_t> index{0};
+    std::atomic<std::uint32_t> generation{0};
+  };
+
+  /// `front` must outlive the shard; without one it has its own.
+  explicit L1(std::size_t max_bytes, Front* front = nullptr);
   ~L1();
   L1(const L1&) = delete;
   L1& operator=(const L1&) = delete;
 
   /// Any thread, without the mutex. `hash` is `mix(id)`.
+  [[nodiscard]] static bool read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks now,
+                                 std::uint32_t generation, CachedBytes& into);
   [[nodiscard]] bool read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
-                          CachedBytes& into) const;
+                          CachedBytes& into) const {
+    return read(front_, id, hash, now, generation, into);
+  }
 
   // With the shard's mutex.
 
@@ -91,22 +104,26 @@ class L1 {
   [[nodiscard]] static Row* make(const NewRow& row);
   static void destroy(Row* row) noexcept;
   [[nodiscard]] static std::size_t cost(const Row& row) noexcept;
-  [[nodiscard]] static std::atomic<Row*>* find(const Index& index, std::uint64_t id, std::uint64_t hash,
+  [[nodiscard]] static std::atomic<Row*>* find(Bucket* buckets, std::size_t count, std::uint64_t id, std::uint64_t hash,
                                                Row*& row) noexcept;
   [[nodiscard]] std::atomic<Row*>* slot_of(std::uint64_t id, std::uint64_t hash) const noexcept;
   void insert_slot(Row* row, std::uint64_t hash);
   void grow();
+  void publish(Index* index) noexcept;
+  void clear();
   void unlink(std::atomic<Row*>& slot);
   void retire(Row* row, Index* index);
   void free_retired();
-  void make_room(Ticks now, std::uint32_t generation);
-  void evict_from_small(Ticks now, std::uint32_t generation);
-  void evict_from_main(Ticks now, std::uint32_t generation);
+  void make_room(Ticks now);
+  void evict_from_small(Ticks now);
+  void evict_from_main(Ticks now);
   void tidy_queue(std::deque<std::uint64_t>& queue, std::uint8_t which);
   [[nodiscard]] std::uint8_t& ghost(std::uint64_t hash) noexcept { return ghosts_[place(hash, ghosts_.size())]; }
 
   const std::size_t max_bytes_;
-  std::atomic<Index*> index_;
+  Front own_front_;
+  Front& front_;
+  Index* index_;
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
   std::size_t small_bytes_ = 0;

@@ -81,14 +81,16 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
       keys_(options_.table),
       load_(std::move(load)),
       load_async_(std::move(load_async)),
+      pool_(options_.load_threads),
       opened_ms_(coarse_ms()),
       brand_(brand_of(*BrandedId::encode(options_.kind, 0))),
-      hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()),
-      pool_(options_.load_threads) {
+      hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()) {
   const std::size_t shards = std::clamp<std::size_t>(options_.l1_bytes / kSmallestShard, 1, kMostShards);
   const std::size_t count = std::bit_floor(shards);
+  last_shard_ = static_cast<std::uint32_t>(count - 1);
+  fronts_ = std::make_unique<L1::Front[]>(count);
   for (std::size_t i = 0; i < count; ++i)
-    shards_.push_back(std::make_unique<Shard>(options_.l1_bytes / count));
+    shards_.push_back(std::make_unique<Shard>(options_.l1_bytes / count, &fronts_[i]));
 }
 
 Table::~Table() { close(); }
@@ -116,8 +118,8 @@ bool Table::peek(const BrandedId& id, CachedBytes& into) noexcept {
     return false;
   const std::uint64_t value = value_of(id);
   const std::uint64_t hash = mix(value);
-  Shard& shard = shard_of(hash);
-  if (!shard.l1.read(value, hash, now(), generation_.load(std::memory_order_acquire), into))
+  const L1::Front& front = fronts_[shard_number(hash)];
+  if (!L1::read(front, value, hash, now(), generation_.load(std::memory_order_acquire), into))
     return false;
   count_hit();
   return true;
@@ -192,7 +194,7 @@ void Table::change(const BrandedId& id, Told told) {
 }
 
 void Table::armed() noexcept {
-  // Rows of before are of an older generation: they are served no more, and make room when room is needed.
+  // Rows of before are of an older generation: they are served no more, and go with the next put beside them.
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (!closed_.load(std::memory_order_acquire))
     serving_.store(true, std::memory_order_seq_cst);

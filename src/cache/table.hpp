@@ -90,7 +90,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     FlightPointer flight;
   };
   struct alignas(64) Shard {
-    explicit Shard(std::size_t max_bytes) : l1(max_bytes) {}
+    Shard(std::size_t max_bytes, L1::Front* front) : l1(max_bytes, front) {}
     L1 l1;
     std::mutex mutex;
     std::unordered_map<std::uint64_t, Watch> watches;  // guarded by mutex
@@ -118,7 +118,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   [[nodiscard]] client::LiveCore& core() const noexcept;
   [[nodiscard]] Ticks now() const noexcept;
   void count_hit() noexcept;
-  [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[(hash >> 40) & (shards_.size() - 1)]; }
+  [[nodiscard]] std::size_t shard_number(std::uint64_t hash) const noexcept { return (hash >> 40) & last_shard_; }
+  [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[shard_number(hash)]; }
   [[nodiscard]] Result<void> check_kind(const BrandedId& id) const;
   [[nodiscard]] Ticks shortened_ttl();
   void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version);
@@ -166,16 +167,19 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   const TableKeys keys_;
   const LoadBytes load_;
   const LoadBytesAsync load_async_;
-  const std::uint64_t opened_ms_;
-  const std::uint32_t brand_;  // of the kind
   std::vector<std::unique_ptr<Shard>> shards_;
-  const std::unique_ptr<std::array<Hits, kOwnHits + kSharedHits>> hits_;
   LoadPool pool_;
   std::shared_ptr<CoherenceLink> coherence_;
   std::atomic<bool> closed_{false};
-  alignas(64) std::atomic<std::uint32_t> generation_{1};
+  // All that a hit reads of the table, in one line.
+  alignas(64) const std::uint64_t opened_ms_;
+  const std::uint32_t brand_;  // of the kind
+  std::uint32_t last_shard_ = 0;
+  std::unique_ptr<L1::Front[]> fronts_;
+  const std::unique_ptr<std::array<Hits, kOwnHits + kSharedHits>> hits_;
+  std::atomic<std::uint32_t> generation_{1};
   std::atomic<bool> serving_{false};
-  Counters counters_;
+  alignas(64) Counters counters_;
   std::atomic<std::uint64_t> random_{0x9E3779B97F4A7C15};
 };
 
