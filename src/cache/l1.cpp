@@ -28,6 +28,17 @@ constexpr std::uint8_t kMostUses = 3;
 // 20 days at most).
 constexpr int kExpiryShift = 4;
 
+// A mark is 14 bits of the hash and from where it was evicted.
+constexpr std::uint16_t kGhostOfSmall = 1;
+constexpr std::uint16_t kGhostOfMain = 2;
+[[nodiscard]] constexpr std::uint16_t mark_of(std::uint64_t hash, std::uint16_t from) noexcept {
+  return static_cast<std::uint16_t>(((hash >> 42) & 0xFFFC) | from);
+}
+/// About as many as the main queue has rows.
+[[nodiscard]] constexpr std::size_t ghosts_for(std::size_t places) noexcept { return places - places / 4; }
+constexpr std::uint32_t kTurns = 64;     // evictions that are looked back at
+constexpr std::uint32_t kRefusals = 32;  // in strict times one of so many is let in, to see whether they are over
+
 constexpr std::size_t kFreeAfterRows = 64;
 constexpr std::size_t kFreeAfterBytes = std::size_t{256} << 10;
 
@@ -142,7 +153,7 @@ L1::L1(std::size_t max_bytes, Front* front)
     : max_bytes_(max_bytes),
       front_(front != nullptr ? *front : own_front_),
       index_(new Index(0)),
-      ghosts_(index_->places()) {
+      ghosts_(ghosts_for(index_->places())) {
   static_assert(offsetof(Row, size) + sizeof(Row::size) == Row::kHead);
   publish(index_);
 }
@@ -280,9 +291,7 @@ bool L1::put(const NewRow& from) {
     slot->store(row, std::memory_order_seq_cst);
     retire(old, nullptr);
   } else {
-    const auto mark = static_cast<std::uint8_t>(hash | 1);
-    if (ghost(hash) == mark) {
-      ghost(hash) = 0;
+    if (admits(hash, cost(*row))) {
       row->queue = kInMain;
       main_.push_back(from.id);
     } else {
@@ -315,7 +324,7 @@ void L1::grow() {
   publish(fresh);
   retire(nullptr, old);
   free_retired();  // an index is large: it does not wait for rows to gather
-  ghosts_.assign(fresh->places(), 0);
+  ghosts_.assign(ghosts_for(fresh->places()), 0);
 }
 
 /// All rows are of a generation that is over.
@@ -382,12 +391,32 @@ void L1::free_retired() {
 
 void L1::make_room(Ticks now) {
   while (bytes_ > max_bytes_) {
-    if (small_bytes_ * 10 > max_bytes_ || main_.empty()) {
+    if (small_bytes_ > small_bound() || main_.empty()) {
       evict_from_small(now);
     } else {
       evict_from_main(now);
     }
   }
+}
+
+/// Whether a newcomer goes into the main queue at once: one that was evicted a short time ago.
+///
+/// S3-FIFO lets in all of these, and runs in circles when more ids come round than there is room for: each takes the
+/// place of one that will be missed just as soon. That shows: most of what leaves the main queue is asked for again.
+/// Then it is left as it is, and gets nearly all of L1. Where hardly anything is asked for again, what is wanted has
+/// changed, and newcomers get more time.
+bool L1::admits(std::uint64_t hash, std::size_t bytes) noexcept {
+  std::uint16_t& mark = ghost(hash);
+  const bool of_main = mark == mark_of(hash, kGhostOfMain);
+  if (!of_main && mark != mark_of(hash, kGhostOfSmall))
+    return false;
+  if (of_main)
+    ++regretted_;
+  const bool room = bytes_ - small_bytes_ + bytes + small_bound() <= max_bytes_;
+  if (strict_ && !room && ++refused_ % kRefusals != 0)
+    return false;
+  mark = 0;
+  return true;
 }
 
 /// The oldest of the newcomers: read since it came, it moves to the main queue; else it goes, and leaves a mark.
@@ -410,7 +439,7 @@ void L1::evict_from_small(Ticks now) {
       main_.push_back(id);
       return;
     }
-    ghost(hash) = static_cast<std::uint8_t>(hash | 1);
+    ghost(hash) = mark_of(hash, kGhostOfSmall);
     ++evicted_;
   }
   unlink(*slot);
@@ -420,7 +449,8 @@ void L1::evict_from_small(Ticks now) {
 void L1::evict_from_main(Ticks now) {
   const std::uint64_t id = main_.front();
   main_.pop_front();
-  auto* slot = slot_of(id, mix(id));
+  const std::uint64_t hash = mix(id);
+  auto* slot = slot_of(id, hash);
   if (slot == nullptr)
     return;
   Row* row = slot->load(std::memory_order_relaxed);
@@ -433,7 +463,14 @@ void L1::evict_from_main(Ticks now) {
       main_.push_back(id);
       return;
     }
+    ghost(hash) = mark_of(hash, kGhostOfMain);
     ++evicted_;
+    if (++turned_out_ == kTurns) {
+      strict_ = regretted_ * 2 > turned_out_;
+      loose_ = regretted_ * 10 < turned_out_;
+      turned_out_ /= 2;
+      regretted_ /= 2;
+    }
   }
   unlink(*slot);
 }

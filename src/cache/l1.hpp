@@ -1,10 +1,10 @@
-// One shard of L1: rows by the value of their id, bounded in bytes, evicted by S3-FIFO.
+// One shard of L1: rows by the value of their id, bounded in bytes, evicted by S3-FIFO whose queues learn their sizes.
 //
 // Readers take no lock: they look into an index of atomic words under an epoch and copy from rows that never
 // change once they are linked. Writers hold the shard's mutex, which is not in here: the table guards its flights by the
 // same one.
 //
-// Memory of a row: 36 bytes and the value in one block, 11 to 16 bytes of index, 8 in a queue, 1 to 2 of ghosts.
+// Memory of a row: 36 bytes and the value in one block, 11 to 16 bytes of index, 8 in a queue, 2 to 3 of ghosts.
 #pragma once
 
 #include <atomic>
@@ -115,10 +115,12 @@ class L1 {
   void retire(Row* row, Index* index);
   void free_retired();
   void make_room(Ticks now);
+  [[nodiscard]] bool admits(std::uint64_t hash, std::size_t bytes) noexcept;
+  [[nodiscard]] std::size_t small_bound() const noexcept { return max_bytes_ / (strict_ ? 100 : loose_ ? 3 : 10); }
   void evict_from_small(Ticks now);
   void evict_from_main(Ticks now);
   void tidy_queue(std::deque<std::uint64_t>& queue, std::uint8_t which);
-  [[nodiscard]] std::uint8_t& ghost(std::uint64_t hash) noexcept { return ghosts_[place(hash, ghosts_.size())]; }
+  [[nodiscard]] std::uint16_t& ghost(std::uint64_t hash) noexcept { return ghosts_[place(hash, ghosts_.size())]; }
 
   const std::size_t max_bytes_;
   Front own_front_;
@@ -131,7 +133,13 @@ class L1 {
   // Values of ids, oldest first. One that was erased, or came back into the other queue, is passed over.
   std::deque<std::uint64_t> small_;
   std::deque<std::uint64_t> main_;
-  std::vector<std::uint8_t> ghosts_;  // marks of what left `small_` unread, by place
+  std::vector<std::uint16_t> ghosts_;  // marks of what was evicted, by place
+  // Of the last evictions from `main_`: how many there were, and how many of the ids were asked for again soon.
+  std::uint32_t turned_out_ = 0;
+  std::uint32_t regretted_ = 0;
+  bool strict_ = false;        // most were: what is in `main_` is kept, and little is let in
+  bool loose_ = false;         // hardly any were
+  std::uint32_t refused_ = 0;  // since then, in turns of kRefusals
   std::deque<Retired> retired_;
   std::size_t retired_bytes_ = 0;
 };
