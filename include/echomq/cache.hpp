@@ -63,9 +63,10 @@ enum class Coherence : std::uint8_t {
 
 /// Where an answer came from.
 enum class CacheFrom : std::uint8_t {
-  hit,   ///< L1
-  l2,    ///< Valkey
-  fill,  ///< the loader
+  hit,    ///< L1
+  l2,     ///< Valkey
+  fill,   ///< the loader
+  stale,  ///< L1, after its time (`CacheOptions::serve_stale`)
 };
 [[nodiscard]] std::string_view to_string(CacheFrom from) noexcept;
 
@@ -106,6 +107,15 @@ enum class CacheOutage : std::uint8_t {
   fail,  ///< the caller gets the error
 };
 
+/// When a row of L1 whose time is over is an answer, marked `CacheFrom::stale`. Never one that something newer was heard
+/// of, or that was invalidated.
+enum class ServeStale : std::uint8_t {
+  never,
+  on_failure,  ///< when there is no other: L2 does not answer (and `outage` says fail), the loader fails or is late. Also
+               ///< while the subscription is lost, with what L1 had at the loss
+  at_once,     ///< also while it is renewed: one flight renews it, nobody waits
+};
+
 struct CacheOptions {
   CacheName table;   ///< in the keys
   std::string kind;  ///< the namespace of the ids, three letters A to Z; ids of others answer `wrong_kind`
@@ -122,6 +132,19 @@ struct CacheOptions {
   /// How long L2 may take to answer before the read counts as an outage.
   std::chrono::milliseconds l2_deadline{2000};
   CacheOutage outage = CacheOutage::load;
+  ServeStale serve_stale = ServeStale::never;
+  /// How long after its time. 0 to 20 days; positive when `serve_stale` is not never.
+  std::chrono::milliseconds stale{0};
+  /// A hit of `get` or `get_many` on a row with less than this share of `ttl` left has it loaded anew, once, and does not
+  /// wait. 0 (never) to 0.9; needs a loader.
+  double refresh_ahead = 0;
+  /// Whoever waits for a loader that takes longer, or asks until it is back, is answered `handler_failed`; what it brings
+  /// is kept all the same, and no second load of the id begins before. 0: no bound.
+  std::chrono::milliseconds load_deadline{0};
+  /// After a failed load the loader is not asked for that id for so long, twice as long after each further failure, up to
+  /// `load_backoff_most`; callers get the same error. 0: it is asked each time.
+  std::chrono::milliseconds load_backoff{0};
+  std::chrono::milliseconds load_backoff_most{30'000};
   /// Threads for synchronous loaders, 1 to 256; started when the first load comes.
   std::size_t load_threads = 4;
 };
@@ -135,6 +158,10 @@ struct CacheStats {
   std::uint64_t absent = 0;     ///< flights that found nothing
   std::uint64_t coalesced = 0;  ///< misses that joined a running flight
   std::uint64_t load_errors = 0;
+  std::uint64_t load_late = 0;        ///< loads that took longer than `load_deadline`
+  std::uint64_t backed_off = 0;       ///< flights that ended with the error of a load before
+  std::uint64_t refreshed = 0;        ///< flights ahead of the end of a row's time
+  std::uint64_t stale_served = 0;     ///< answers marked stale
   std::uint64_t outages = 0;          ///< flights that went on without L2
   std::uint64_t l2_write_errors = 0;  ///< fills that L2 did not take
   std::uint64_t corrupt = 0;          ///< frames in L2 that were none
@@ -147,6 +174,13 @@ struct CacheStats {
   std::uint64_t flushes = 0;            ///< of all of L1: lost subscriptions, flushed databases
   std::uint64_t rows = 0;               ///< in L1 now, those included that have expired and not made room yet
   std::uint64_t bytes = 0;              ///< of them, as `l1_bytes` counts
+};
+
+/// One of several puts. The value is read until the call returns.
+struct CachePutItem {
+  BrandedId id;
+  std::string_view value;
+  std::optional<BrandedId> version;  ///< without one it is minted
 };
 
 /// A synchronous loader of bytes: runs on a thread of the table. Empty: there is no such thing. It may block, not throw
@@ -270,6 +304,9 @@ class ByteCache {
   /// When it has answered, this process reads that value or a newer one. After an error L1 holds nothing of the id.
   /// Tells nobody: publish the same version by `CacheWriter` afterwards (not needed under tracking).
   Reply<CachePut> put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version = {}) const;
+  /// Several puts, sent without waiting in between; one result each, in order. A refused one does not touch the others,
+  /// and there is no order among them: of one id twice the newer version stays.
+  Reply<std::vector<Result<CachePut>>> put_many(std::span<const CachePutItem> items) const;
   /// DEL of the L2 row and the L1 row, whatever their versions. Loads that run are not kept.
   Reply<void> invalidate(const BrandedId& id) const;
   /// A coherence message heard by other means, such as the job lane. L2 is not touched. Errors: wrong_kind.
@@ -285,6 +322,8 @@ class ByteCache {
   /// client_closed. Idempotent.
   void close();
 
+  /// For typed tables: `peek`, but also has the row refreshed when it is time.
+  [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into) const;
   /// For typed tables: every waiter is answered exactly once. `drives`: what a caller who waits may drive.
   void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) const;
   [[nodiscard]] detail::Source* drives() const noexcept;
@@ -337,7 +376,7 @@ class Cache {
   /// As `ByteCache::get`.
   Reply<Cached<T>> get(const BrandedId& id) const {
     CachedBytes hit;
-    if (bytes_.peek(id, hit))
+    if (bytes_.hit(id, hit))
       return decode(std::move(hit));
     using Call = detail::CacheCall<Cached<T>, Decode>;
     auto* call = new Call(Decode{});

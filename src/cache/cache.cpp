@@ -63,7 +63,7 @@ bool ByteCache::peek(const BrandedId& id, CachedBytes& into) const noexcept { re
 
 Reply<CachedBytes> ByteCache::get(const BrandedId& id) const {
   CachedBytes hit;
-  if (table_->peek(id, hit))
+  if (table_->hit(id, hit))
     return Result<CachedBytes>(std::move(hit));
   auto* call = new detail::CacheCall<CachedBytes, AsItIs>(AsItIs{});
   call->default_target = continues_on();
@@ -95,6 +95,10 @@ Reply<std::vector<Result<CachedBytes>>> ByteCache::get_many(std::span<const Bran
 Reply<CachePut> ByteCache::put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version) const {
   return table_->put(id, value, version);
 }
+Reply<std::vector<Result<CachePut>>> ByteCache::put_many(std::span<const CachePutItem> items) const {
+  return table_->put_many(items);
+}
+bool ByteCache::hit(const BrandedId& id, CachedBytes& into) const { return table_->hit(id, into); }
 Reply<void> ByteCache::invalidate(const BrandedId& id) const { return table_->invalidate(id); }
 Result<Applied> ByteCache::apply(const BrandedId& id, const BrandedId& version) const {
   return table_->apply(id, version);

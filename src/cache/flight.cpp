@@ -1,4 +1,6 @@
 // What a miss goes through: L2, the loader, the fill of both layers. One flight an id at a time.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -17,6 +19,10 @@ constexpr Ticks kClockLag = 10;
 
 [[nodiscard]] CachedBytes answer_of(const BrandedId& version, std::string_view value, CacheFrom from) {
   return {std::string(value), version, from, std::chrono::milliseconds(0)};
+}
+
+[[nodiscard]] std::unexpected<Error> too_late(std::chrono::milliseconds deadline) {
+  return fail(Errc::handler_failed, fmt::format("the loader has not answered within {} ms", deadline.count()));
 }
 
 }  // namespace
@@ -48,30 +54,63 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
     const std::uint64_t hash = mix(value);
     Shard& shard = shard_of(hash);
     CachedBytes hit;
+    Ticks left = 0;
     bool found = false;
+    bool late = false;
+    std::optional<CachedBytes> old;
     {
       // Under the mutex: a flight that has landed meanwhile is seen, one that has not is joined.
       const std::lock_guard lock(shard.mutex);
       const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
-      found = shard.l1.read(value, hash, now(), generation, hit);
+      found = L1::read(fronts_[shard_number(hash)], value, hash, now(), generation, hit, &left);
       if (!found) {
         counters_.misses.fetch_add(1, std::memory_order_relaxed);
+        if (options_.serve_stale == ServeStale::at_once && serving())
+          old = stale_row(id);
         Watch& watch = shard.watches[value];
         if (watch.flight) {
           counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
+          late = watch.flight->late;
         } else {
           to_read.push_back(start_flight(watch, id));
         }
-        watch.flight->waiters.push_back({waiters[i], generation});
+        if (!old && !late)
+          watch.flight->waiters.push_back({waiters[i], generation});
       }
     }
     if (found) {
       count_hit();
+      if (left < refresh_margin_ && hit.value)
+        refresh_ahead(id);
       waiters[i]->answer(std::move(hit));
+    } else if (old) {
+      waiters[i]->answer(*std::move(old));
+    } else if (late) {
+      waiters[i]->answer(or_stale(id, too_late(options_.load_deadline)));
     }
   }
   if (!to_read.empty())
     read(to_read, drives() != nullptr ? ReadBy::caller : ReadBy::library);
+}
+
+/// Of a row that is served meanwhile: nobody waits.
+void Table::refresh_ahead(const BrandedId& id) {
+  const std::uint64_t value = id.value();
+  Shard& shard = shard_of(mix(value));
+  FlightPointer flight;
+  {
+    const std::lock_guard lock(shard.mutex);
+    const auto failed = shard.failures.find(value);
+    if (closed_.load(std::memory_order_acquire) || (failed != shard.failures.end() && failed->second.until > now()))
+      return;
+    Watch& watch = shard.watches[value];
+    if (watch.flight)
+      return;
+    flight = start_flight(watch, id);
+    flight->ahead = true;
+  }
+  counters_.refreshed.fetch_add(1, std::memory_order_relaxed);
+  read({&flight, 1}, ReadBy::library);
 }
 
 void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
@@ -132,6 +171,11 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
     return load(flight);
   }
   const std::int64_t rest = ttl.as_integer().value_or(0);
+  // The row that is to be replaced, unless somebody else has done it already.
+  if (flight->ahead && rest != -1 &&
+      rest < static_cast<std::int64_t>(refresh_margin_ + kClockLag) +
+                 static_cast<std::int64_t>(static_cast<double>(options_.ttl.count()) * options_.jitter))
+    return load(flight);
   Ticks life = shortened_ttl();
   if (rest != -1)  // a foreign row without expiry
     life = std::min(life, static_cast<Ticks>(std::max<std::int64_t>(rest, 0)));
@@ -166,7 +210,17 @@ void Table::load(const FlightPointer& flight) {
     counters_.absent.fetch_add(1, std::memory_order_relaxed);
     return land(flight, {CachedBytes{.from = CacheFrom::l2}});
   }
+  if (auto failed = failed_lately(flight->id)) {
+    counters_.backed_off.fetch_add(1, std::memory_order_relaxed);
+    return land(flight, {std::unexpected<Error>(*std::move(failed))});
+  }
   refresh(*flight, false);
+  if (options_.load_deadline.count() > 0) {
+    deadlines_.add([table = weak_from_this(), flight] {
+      if (const auto self = table.lock())
+        self->overdue(flight);
+    });
+  }
   if (auto minted = core_->mint(options_.kind)) {
     flight->version = *minted;
   } else {
@@ -194,8 +248,10 @@ void Table::load(const FlightPointer& flight) {
 void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   if (!result) {
     counters_.load_errors.fetch_add(1, std::memory_order_relaxed);
+    load_failed(flight->id, result.error());
     return land(flight, {std::unexpected<Error>(std::move(result).error())});
   }
+  load_succeeded(flight->id);
   if (!*result) {
     counters_.absent.fetch_add(1, std::memory_order_relaxed);
     return land(flight,
@@ -223,7 +279,7 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
     CachedBytes answer{std::move(found.value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
     return land(flight, {std::move(answer), shortened_ttl()});
   }
-  if (flight->corrupt)
+  if (flight->corrupt || flight->ahead)
     return fill_by_script(flight, found.value);
   fill(flight, std::move(found.value));
 }
@@ -303,6 +359,73 @@ void Table::written(const FlightPointer& flight, std::string value, bool over_no
   land(flight, {std::move(answer), shortened_ttl()});
 }
 
+/// The load runs on, and what it brings is kept.
+void Table::overdue(const FlightPointer& flight) {
+  const std::uint64_t id = flight->id.value();
+  Shard& shard = shard_of(mix(id));
+  std::vector<Waiting> waiters;
+  {
+    const std::lock_guard lock(shard.mutex);
+    const auto watch = shard.watches.find(id);
+    if (watch == shard.watches.end() || watch->second.flight != flight)
+      return;
+    flight->late = true;
+    flight->early = 0;
+    waiters.swap(flight->waiters);
+  }
+  counters_.load_late.fetch_add(1, std::memory_order_relaxed);
+  for (const Waiting& one : waiters)
+    one.waiter->answer(or_stale(flight->id, too_late(options_.load_deadline)));
+}
+
+Result<CachedBytes> Table::or_stale(const BrandedId& id, Result<CachedBytes> answer) {
+  if (!answer) {
+    if (auto old = stale_row(id))
+      return *std::move(old);
+  }
+  return answer;
+}
+
+std::optional<Error> Table::failed_lately(const BrandedId& id) {
+  if (options_.load_backoff.count() == 0)
+    return std::nullopt;
+  const std::uint64_t value = id.value();
+  Shard& shard = shard_of(mix(value));
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.failures.find(value);
+  if (found == shard.failures.end() || found->second.until <= now())
+    return std::nullopt;
+  return found->second.error;
+}
+
+void Table::load_failed(const BrandedId& id, const Error& error) {
+  if (options_.load_backoff.count() == 0)
+    return;
+  const std::uint64_t value = id.value();
+  Shard& shard = shard_of(mix(value));
+  const std::lock_guard lock(shard.mutex);
+  if (shard.failures.size() >= kMostFailures) {
+    std::erase_if(shard.failures, [at = now()](const auto& one) { return one.second.until <= at; });
+    if (shard.failures.size() >= kMostFailures)
+      return;
+  }
+  const auto [at, fresh] = shard.failures.try_emplace(value, Failure{error, 0, 0});
+  Failure& failure = at->second;
+  failure.error = error;
+  failure.wait = std::min(static_cast<Ticks>(options_.load_backoff_most.count()),
+                          fresh ? static_cast<Ticks>(options_.load_backoff.count()) : 2 * failure.wait);
+  failure.until = now() + failure.wait;
+}
+
+void Table::load_succeeded(const BrandedId& id) {
+  if (options_.load_backoff.count() == 0)
+    return;
+  const std::uint64_t value = id.value();
+  Shard& shard = shard_of(mix(value));
+  const std::lock_guard lock(shard.mutex);
+  shard.failures.erase(value);
+}
+
 void Table::land(const FlightPointer& flight, Outcome outcome) {
   const std::uint64_t id = flight->id.value();
   Shard& shard = shard_of(mix(id));
@@ -318,6 +441,9 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     const bool superseded = overtaken || flight->generation != generation;
     if (outcome.answer && superseded)
       counters_.superseded.fetch_add(1, std::memory_order_relaxed);
+    // What is known now ends what was known then, also where it is not kept.
+    if (outcome.answer && options_.serve_stale != ServeStale::never && !shard.l1.version_of(id, now(), generation))
+      shard.l1.erase(id);
     if (!superseded && outcome.life > kClockLag && serving() && (found || outcome.told_absent)) {
       const Ticks at = now();
       const auto held = shard.l1.version_of(id, at, generation);
@@ -352,6 +478,8 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     }
     release(shard, id);
   }
+  if (!waiters.empty())
+    outcome.answer = or_stale(flight->id, std::move(outcome.answer));
   for (std::size_t i = 0; i < waiters.size(); ++i) {
     if (i + 1 == waiters.size()) {
       waiters[i].waiter->answer(std::move(outcome.answer));

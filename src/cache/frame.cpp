@@ -16,6 +16,7 @@ std::string_view to_string(CacheFrom from) noexcept {
   switch (from) {
     case CacheFrom::hit: return "hit";
     case CacheFrom::l2: return "l2";
+    case CacheFrom::stale: return "stale";
     case CacheFrom::fill: break;
   }
   return "fill";

@@ -200,7 +200,7 @@ std::atomic<L1::Row*>* L1::find(Bucket* buckets, std::size_t count, std::uint64_
 }
 
 bool L1::read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
-              CachedBytes& into) {
+              CachedBytes& into, Ticks* left) {
   const epoch::Reading reading;
   // In this order: rows of older generations were unlinked before the newer one was written here.
   if (front.generation.load(std::memory_order_seq_cst) != generation)
@@ -213,6 +213,8 @@ bool L1::read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks no
   const Row* row = found;
   if (!row->live(now))
     return false;
+  if (left != nullptr)
+    *left = static_cast<Ticks>(row->expires - static_cast<std::uint32_t>(now >> kExpiryShift)) << kExpiryShift;
   // Written only while it changes something, so that a hot row's line is not passed from core to core.
   const std::uint8_t uses = row->uses.load(std::memory_order_relaxed);
   if (uses < kMostUses)

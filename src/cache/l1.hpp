@@ -64,9 +64,9 @@ class L1 {
   L1(const L1&) = delete;
   L1& operator=(const L1&) = delete;
 
-  /// Any thread, without the mutex. `hash` is `mix(id)`.
+  /// Any thread, without the mutex. `hash` is `mix(id)`; `left`: what is left of the row's time.
   [[nodiscard]] static bool read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks now,
-                                 std::uint32_t generation, CachedBytes& into);
+                                 std::uint32_t generation, CachedBytes& into, Ticks* left = nullptr);
   [[nodiscard]] bool read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
                           CachedBytes& into) const {
     return read(front_, id, hash, now, generation, into);

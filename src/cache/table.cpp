@@ -47,6 +47,19 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
     return fail(Errc::invalid_argument,
                 fmt::format("l2_deadline must be positive, got {}ms", options.l2_deadline.count()));
   }
+  if (options.stale < milliseconds(0) || options.stale > kLongest)
+    return fail(Errc::invalid_argument, fmt::format("stale must be 0 to 20 days, got {}ms", options.stale.count()));
+  if (options.serve_stale != ServeStale::never && options.stale == milliseconds(0))
+    return fail(Errc::invalid_argument, "stale must be positive where serve_stale is not never, got 0ms");
+  if (!(options.refresh_ahead >= 0.0 && options.refresh_ahead <= 0.9)) {
+    return fail(Errc::invalid_argument, fmt::format("refresh_ahead must be 0 to 0.9, got {}", options.refresh_ahead));
+  }
+  for (const auto& [name, wait] :
+       {std::pair("load_deadline", options.load_deadline), std::pair("load_backoff", options.load_backoff),
+        std::pair("load_backoff_most", options.load_backoff_most)}) {
+    if (wait < milliseconds(0) || wait > kLongest)
+      return fail(Errc::invalid_argument, fmt::format("{} must be 0 to 20 days, got {}ms", name, wait.count()));
+  }
   if (options.load_threads < 1 || options.load_threads > 256)
     return fail(Errc::invalid_argument, fmt::format("load_threads must be 1 to 256, got {}", options.load_threads));
   return {};
@@ -57,6 +70,8 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
 Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions options, LoadBytes load,
                                            LoadBytesAsync load_async) {
   ECHOMQ_CHECK(check(options));
+  if (options.refresh_ahead > 0 && !load && !load_async)
+    return fail(Errc::invalid_argument, "refresh_ahead needs a loader");
   if (client.core()->closed())
     return fail(Errc::client_closed, "the client is closed", Repeat::safe);
   auto table = std::make_shared<Table>(client.core(), std::move(options), std::move(load), std::move(load_async));
@@ -82,9 +97,11 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
       load_(std::move(load)),
       load_async_(std::move(load_async)),
       pool_(options_.load_threads),
+      deadlines_(options_.load_deadline),
       opened_ms_(coarse_ms()),
       brand_(brand_of(*BrandedId::encode(options_.kind, 0))),
-      hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()) {
+      hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()),
+      refresh_margin_(static_cast<Ticks>(static_cast<double>(options_.ttl.count()) * options_.refresh_ahead)) {
   const std::size_t shards = std::clamp<std::size_t>(options_.l1_bytes / kSmallestShard, 1, kMostShards);
   const std::size_t count = std::bit_floor(shards);
   last_shard_ = static_cast<std::uint32_t>(count - 1);
@@ -135,6 +152,43 @@ void Table::count_hit() noexcept {
   }
 }
 
+bool Table::hit(const BrandedId& id, CachedBytes& into) {
+  if (refresh_margin_ == 0)
+    return peek(id, into);
+  if (brand_of(id) != brand_)
+    return false;
+  const std::uint64_t value = value_of(id);
+  const std::uint64_t hash = mix(value);
+  Ticks left = 0;
+  if (!L1::read(fronts_[shard_number(hash)], value, hash, now(), generation_.load(std::memory_order_acquire), into,
+                &left))
+    return false;
+  count_hit();
+  if (left < refresh_margin_ && into.value)
+    refresh_ahead(id);
+  return true;
+}
+
+/// A row that may be served though its time is over, or though nobody hears of its changes now.
+std::optional<CachedBytes> Table::stale_row(const BrandedId& id) {
+  const std::uint32_t generation =
+      serving() ? generation_.load(std::memory_order_acquire) : lost_generation_.load(std::memory_order_acquire);
+  if (options_.serve_stale == ServeStale::never || generation == 0)
+    return std::nullopt;
+  const std::uint64_t value = value_of(id);
+  const std::uint64_t hash = mix(value);
+  CachedBytes row;
+  // As it was then. Before the table has run for so long the time wraps, and so do those of rows.
+  if (!L1::read(fronts_[shard_number(hash)], value, hash, now() - static_cast<Ticks>(options_.stale.count()),
+                generation, row) ||
+      !row.value)
+    return std::nullopt;
+  row.from = CacheFrom::stale;
+  row.age = milliseconds(static_cast<std::uint32_t>(row.age.count() + options_.stale.count()));
+  counters_.stale_served.fetch_add(1, std::memory_order_relaxed);
+  return row;
+}
+
 Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
   ECHOMQ_CHECK(check_kind(id));
   const std::uint64_t value = id.value();
@@ -147,6 +201,8 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
     counters_.coherence_applied.fetch_add(1, std::memory_order_relaxed);
     return Applied::applied;
   }
+  if (!held && options_.serve_stale != ServeStale::never)
+    shard.l1.erase(value);  // one whose time is over, or of before a loss, is not served as stale from now on
   counters_.coherence_stale.fetch_add(1, std::memory_order_relaxed);
   return Applied::stale;
 }
@@ -182,6 +238,7 @@ void Table::change(const BrandedId& id, Told told) {
   Shard& shard = shard_of(mix(value));
   const std::lock_guard lock(shard.mutex);
   shard.l1.erase(value);
+  shard.failures.erase(value);
   if (const auto found = shard.watches.find(value); found != shard.watches.end()) {
     Watch& watch = found->second;
     ++watch.evictions;
@@ -195,17 +252,22 @@ void Table::change(const BrandedId& id, Told told) {
 
 void Table::armed() noexcept {
   // Rows of before are of an older generation: they are served no more, and go with the next put beside them.
+  lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (!closed_.load(std::memory_order_acquire))
     serving_.store(true, std::memory_order_seq_cst);
 }
 
 void Table::lost() noexcept {
-  serving_.store(false, std::memory_order_seq_cst);
+  const bool served = serving_.exchange(false, std::memory_order_seq_cst);
+  const std::uint32_t had = generation_.load(std::memory_order_seq_cst);
   flush();
+  if (served)
+    lost_generation_.store(had, std::memory_order_seq_cst);
 }
 
 void Table::flush() {
+  lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   counters_.flushes.fetch_add(1, std::memory_order_relaxed);
 }
@@ -228,9 +290,11 @@ void Table::close() {
   if (closed_.exchange(true))
     return;
   serving_.store(false, std::memory_order_seq_cst);
+  lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (coherence_)
     coherence_->close();
+  deadlines_.shutdown();
   pool_.shutdown();
 }
 
@@ -282,6 +346,10 @@ CacheStats Table::stats() const {
   out.absent = read(counters_.absent);
   out.coalesced = read(counters_.coalesced);
   out.load_errors = read(counters_.load_errors);
+  out.load_late = read(counters_.load_late);
+  out.backed_off = read(counters_.backed_off);
+  out.refreshed = read(counters_.refreshed);
+  out.stale_served = read(counters_.stale_served);
   out.outages = read(counters_.outages);
   out.l2_write_errors = read(counters_.l2_write_errors);
   out.corrupt = read(counters_.corrupt);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cache/coherence.hpp"
+#include "cache/deadlines.hpp"
 #include "cache/exchange.hpp"
 #include "cache/frame.hpp"
 #include "cache/l1.hpp"
@@ -40,8 +41,10 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   ~Table();
 
   [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) noexcept;
+  [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into);
   void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters);
   [[nodiscard]] Reply<CachePut> put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version);
+  [[nodiscard]] Reply<std::vector<Result<CachePut>>> put_many(std::span<const CachePutItem> items);
   [[nodiscard]] Reply<void> invalidate(const BrandedId& id);
   [[nodiscard]] Result<Applied> apply(const BrandedId& id, const BrandedId& version);
   void flush();
@@ -80,6 +83,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     bool corrupt = false;  // L2 holds bytes that are no frame
     bool in_step = false;  // L2 is read on the connection that hears: pushes before the answer are of before it
     bool away = false;     // L2 did not answer
+    bool ahead = false;    // of a row whose time is not over yet
+    bool late = false;     // its loader is: nobody waits any more
   };
   using FlightPointer = std::shared_ptr<Flight>;
   /// What is heard of an id while something runs for it.
@@ -89,11 +94,19 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::uint32_t users = 0;
     FlightPointer flight;
   };
+  /// Of loads of an id, one after the other.
+  struct Failure {
+    Error error;
+    Ticks until = 0;
+    Ticks wait = 0;
+  };
+  static constexpr std::size_t kMostFailures = 4096;  // a shard
   struct alignas(64) Shard {
     Shard(std::size_t max_bytes, L1::Front* front) : l1(max_bytes, front) {}
     L1 l1;
     std::mutex mutex;
-    std::unordered_map<std::uint64_t, Watch> watches;  // guarded by mutex
+    std::unordered_map<std::uint64_t, Watch> watches;     // guarded by mutex
+    std::unordered_map<std::uint64_t, Failure> failures;  // guarded by mutex
   };
   /// Hits that one thread counts: no other writes into its line, so that a hit costs no more where threads are many.
   struct alignas(64) Hits {
@@ -102,9 +115,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   static constexpr std::size_t kOwnHits = 64;     // threads that have a count of their own
   static constexpr std::size_t kSharedHits = 16;  // counts that the others share
   struct Counters {
-    std::atomic<std::uint64_t> misses{0}, l2_hits{0}, fills{0}, absent{0}, coalesced{0}, load_errors{0}, outages{0},
-        l2_write_errors{0}, corrupt{0}, superseded{0}, too_large{0}, coherence_applied{0}, coherence_stale{0},
-        coherence_ignored{0}, flushes{0};
+    std::atomic<std::uint64_t> misses{0}, l2_hits{0}, fills{0}, absent{0}, coalesced{0}, load_errors{0}, load_late{0},
+        backed_off{0}, refreshed{0}, stale_served{0}, outages{0}, l2_write_errors{0}, corrupt{0}, superseded{0},
+        too_large{0}, coherence_applied{0}, coherence_stale{0}, coherence_ignored{0}, flushes{0};
   };
   /// What a flight ends with.
   struct Outcome {
@@ -125,6 +138,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version);
   static void mark_early(Watch& watch) noexcept;
   static void release(Shard& shard, std::uint64_t id);
+  [[nodiscard]] std::optional<CachedBytes> stale_row(const BrandedId& id);
+  void refresh_ahead(const BrandedId& id);
   [[nodiscard]] FlightPointer start_flight(Watch& watch, const BrandedId& id) const;
   void refresh(Flight& flight, bool reads_l2);
   enum class Told : std::uint8_t { here, by_push };
@@ -150,6 +165,11 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers);
   void fill_by_script(const FlightPointer& flight, const std::string& value);
   void written(const FlightPointer& flight, std::string value, bool over_nothing);
+  void overdue(const FlightPointer& flight);
+  [[nodiscard]] Result<CachedBytes> or_stale(const BrandedId& id, Result<CachedBytes> answer);
+  [[nodiscard]] std::optional<Error> failed_lately(const BrandedId& id);
+  void load_failed(const BrandedId& id, const Error& error);
+  void load_succeeded(const BrandedId& id);
   void land(const FlightPointer& flight, Outcome outcome);
 
   // writes.cpp
@@ -160,6 +180,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::uint32_t generation = 0;
     std::uint64_t evictions = 0;
   };
+  using PutEnd = std::function<void(Result<CachePut>)>;
+  /// Calls `end` once, at once when nothing is sent.
+  void put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version, PutEnd end);
   [[nodiscard]] Result<CachePut> put_done(const Writing& writing, Result<std::vector<Value>> answers);
 
   const std::shared_ptr<client::Core> core_;
@@ -169,6 +192,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   const LoadBytesAsync load_async_;
   std::vector<std::unique_ptr<Shard>> shards_;
   LoadPool pool_;
+  Deadlines deadlines_;
   std::shared_ptr<CoherenceLink> coherence_;
   std::atomic<bool> closed_{false};
   // All that a hit reads of the table, in one line.
@@ -179,6 +203,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   const std::unique_ptr<std::array<Hits, kOwnHits + kSharedHits>> hits_;
   std::atomic<std::uint32_t> generation_{1};
   std::atomic<bool> serving_{false};
+  std::atomic<std::uint32_t> lost_generation_{0};  // what L1 had when the subscription was lost; 0: nothing
+  const Ticks refresh_margin_;
   alignas(64) Counters counters_;
   std::atomic<std::uint64_t> random_{0x9E3779B97F4A7C15};
 };

@@ -26,13 +26,51 @@ template <typename T>
 }  // namespace
 
 Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version) {
-  ECHOMQ_CHECK(check_kind(id));
+  auto* call = promise<CachePut>(*this);
+  put_one(id, value, version, [call](Result<CachePut> outcome) {
+    call->settle(std::move(outcome));
+    call->release();
+  });
+  call->source = core().source();
+  return reply_of(call);
+}
+
+Reply<std::vector<Result<CachePut>>> Table::put_many(std::span<const CachePutItem> items) {
+  using Outcomes = std::vector<Result<CachePut>>;
+  if (items.empty())
+    return Result<Outcomes>(Outcomes());
+  struct Whole {
+    Outcomes outcomes;
+    std::atomic<std::size_t> left;
+    Promise<Outcomes>* call;
+  };
+  auto* call = promise<Outcomes>(*this);
+  auto whole = std::make_shared<Whole>(Outcomes(items.size(), Result<CachePut>(CachePut::stored)), items.size(), call);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    put_one(items[i].id, items[i].value, items[i].version, [whole, i](Result<CachePut> outcome) {
+      whole->outcomes[i] = std::move(outcome);
+      if (whole->left.fetch_sub(1, std::memory_order_acq_rel) != 1)
+        return;
+      whole->call->settle(std::move(whole->outcomes));
+      whole->call->release();
+    });
+  }
+  call->source = core().source();
+  return reply_of(call);
+}
+
+void Table::put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version, PutEnd end) {
+  if (auto kind = check_kind(id); !kind)
+    return end(std::unexpected<Error>(std::move(kind).error()));
   if (value.size() > kMaxValue)
-    return fail(Errc::invalid_argument, "value is longer than 512 MiB");
+    return end(fail(Errc::invalid_argument, "value is longer than 512 MiB"));
   if (closed_.load(std::memory_order_acquire))
-    return fail(Errc::client_closed, "the cache is closed", Repeat::safe);
+    return end(fail(Errc::client_closed, "the cache is closed", Repeat::safe));
   if (!version) {
-    ECHOMQ_TRY(version, core_->mint(options_.kind));
+    auto minted = core_->mint(options_.kind);
+    if (!minted)
+      return end(std::unexpected<Error>(std::move(minted).error()));
+    version = *minted;
   }
   Writing writing{.id = id, .version = *version, .value = std::string(value)};
   const std::uint64_t key = id.value();
@@ -44,14 +82,9 @@ Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, std::opt
     writing.generation = generation_.load(std::memory_order_seq_cst);
     writing.evictions = watch.evictions;
   }
-  auto* call = promise<CachePut>(*this);
-  auto end = [self = shared_from_this(), writing = std::move(writing), call](Result<std::vector<Value>> answers) {
-    call->settle(self->put_done(writing, std::move(answers)));
-    call->release();
-  };
-  put_script(id, *version, value, core_->options().deadline, ReadBy::caller, std::move(end));
-  call->source = core().source();
-  return reply_of(call);
+  put_script(id, *version, value, core_->options().deadline, ReadBy::caller,
+             [self = shared_from_this(), writing = std::move(writing), end = std::move(end)](
+                 Result<std::vector<Value>> answers) { end(self->put_done(writing, std::move(answers))); });
 }
 
 Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Value>> answers) {
@@ -94,7 +127,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
                      .generation = generation};
     if (!shard.l1.put(row))
       counters_.too_large.fetch_add(1, std::memory_order_relaxed);
-  } else if (held && *held < known) {
+  } else if (held ? *held < known : options_.serve_stale != ServeStale::never) {
     shard.l1.erase(id);
   }
   release(shard, id);
