@@ -1,0 +1,60 @@
+// `emq cache`.
+#include "echomq/cache.hpp"
+
+#include "tool_fixture.hpp"
+
+namespace echomq::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kRow = "USR0NgWEfAE00A";
+
+class ToolCache : public ToolTest {};
+
+TEST_F(ToolCache, PutsGetsCountsAndInvalidates) {
+  ToolResult result = emq({"cache", "get", "users", kRow});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("no row"));
+  result = emq({"cache", "put", "users", kRow, "alice", "--version", "USR0NgWEfAEJf2", "--ttl", "60000"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "stored as USR0NgWEfAEJf2, 0 told\n");
+  result = emq({"cache", "put", "users", kRow, "older", "--version", "USR0NgWEfAEJf1"});
+  EXPECT_EQ(result.exit_code, 5);
+  result = emq({"cache", "get", "users", kRow, "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto row = json_of(result.out);
+  EXPECT_EQ(row.at("value"), "alice");
+  EXPECT_EQ(row.at("version"), "USR0NgWEfAEJf2");
+  EXPECT_GT(row.at("ttl_ms").to_number<int>(), 50'000);
+  EXPECT_EQ(emq({"cache", "stats", "users"}).out, "users: 1 rows, 19 bytes, 0 listening to its channel\n");
+  result = emq({"cache", "invalidate", "users", kRow, "USR0NgWEfAE00B"});
+  EXPECT_EQ(result.out, std::string(kRow) + " deleted, 0 told\nUSR0NgWEfAE00B not there, 0 told\n") << result.err;
+  EXPECT_EQ(emq({"cache", "get", "users", kRow}).exit_code, 3);
+  EXPECT_EQ(emq({"cache", "get", "no table", kRow}).exit_code, 2);
+  EXPECT_EQ(emq({"cache", "get", "users", "no id"}).exit_code, 2);
+}
+
+TEST_F(ToolCache, WhatItInvalidatesAWatcherAndATableHear) {
+  auto client = Client::open(url());
+  ASSERT_TRUE(client);
+  auto cache = ByteCache::open(*client, {.table = "users", .kind = "USR", .coherence = Coherence::broadcast});
+  ASSERT_TRUE(cache) << cache.error().message();
+  ASSERT_TRUE(cache->put(BrandedId("USR0NgWEfAE00A"), "alice").get());
+  ASSERT_TRUE(cache->get(BrandedId("USR0NgWEfAE00A")).get()->value);
+  Tool tool({"cache", "watch", "users", "-n", "1"}, {}, {{"EMQ_URL", url()}});
+  EXPECT_TRUE(comes_true([&] {
+    EXPECT_EQ(emq({"cache", "invalidate", "users", kRow}).exit_code, 0);
+    return !tool.out().empty();
+  }));
+  const ToolResult heard = tool.wait();
+  EXPECT_EQ(heard.exit_code, 0) << heard.err;
+  EXPECT_THAT(heard.out, HasSubstr(std::string(" ") + kRow + " version USR"));
+  EXPECT_TRUE(comes_true([&] {
+    const auto answer = cache->get(BrandedId("USR0NgWEfAE00A")).get();
+    return answer && !answer->value;
+  })) << "no loader, no row: nothing";
+}
+
+}  // namespace
+}  // namespace echomq::test
