@@ -96,16 +96,16 @@ enum class BatchSource : std::uint8_t {
 struct BatchWorkerOptions {
   /// A batch is handed to the handler when it has `min_size` jobs and no more wait, or `max_size`, or when its first job
   /// was claimed `timeout` ago (at most a year). `min_size` is at most `max_size`.
-  BatchShape shape;
+  BatchShape shape{};
   std::uint32_t max_size = 100;  ///< 1..1000
   BatchSource source = BatchSource::flat;
   /// What became of a batch, once each of its settles is answered or given up. On the control thread, as the callbacks of
   /// `WorkerOptions`.
-  std::function<void(const BatchReport& report)> on_batch;
+  std::function<void(const BatchReport& report)> on_batch{};
   /// All else, as of a worker of single jobs. `concurrency` counts the batches whose handlers run side by side, and
   /// `timeout` is that of each member, from when the handler was called; 1..1024, a thread each for plain handlers. A handler
   /// counts as leaked when all its members were settled without it.
-  WorkerOptions worker;
+  WorkerOptions worker{};
 };
 
 struct BatchWorkerStats {

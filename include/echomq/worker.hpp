@@ -192,7 +192,7 @@ struct WorkerOptions {
   std::uint32_t max_attempts = 3;
   Backoff backoff = Backoff::exponential(Milliseconds{1000}, Milliseconds{300000}).with_jitter();
   /// Errors that are not worth another run: the job is dead at once. Called on the control thread.
-  std::function<bool(const Job& job, std::string_view error)> unrecoverable;
+  std::function<bool(const Job& job, std::string_view error)> unrecoverable{};
   /// Results are kept for so long, for whoever waits for them; 0: those of jobs that ask for it.
   Milliseconds keep_results{0};
   /// `last_error` keeps the last so many bytes of an error.
@@ -208,7 +208,7 @@ struct WorkerOptions {
   bool remote_cancel = true;
 
   /// Is told of everything the worker does with its jobs, for logs, metrics and traces; may be shared by many workers.
-  std::shared_ptr<WorkerObserver> observer;
+  std::shared_ptr<WorkerObserver> observer{};
 
   // The two of its calls that most programs need, without a class of one's own; both may be given beside an observer. They
   // run on the worker's control thread, which renews the leases: they must not block. Blocking calls of this library
@@ -216,9 +216,9 @@ struct WorkerOptions {
 
   /// `WorkerObserver::settled`: verdict "done", "retry", "dead", "delay" or "hand_back", or the reason when the settle was
   /// refused or given up.
-  std::function<void(const Job& job, std::string_view verdict)> on_settled;
+  std::function<void(const Job& job, std::string_view verdict)> on_settled{};
   /// `WorkerObserver::lease_lost` while its handler runs, after the stop of its token was requested.
-  std::function<void(const Job& job)> on_lease_lost;
+  std::function<void(const Job& job)> on_lease_lost{};
 };
 
 struct WorkerStats {
