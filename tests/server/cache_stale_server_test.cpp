@@ -203,35 +203,39 @@ TEST_F(CacheStale, BadOptionsAreNamed) {
   EXPECT_EQ(ByteCache::open(client(), with).error().message(), "invalid argument: refresh_ahead needs a loader");
 }
 
-/// CASES 56: a write of one's own has returned, then a cached read: never what was there before, though the invalidation
-/// of it is still on its way.
-class CacheCase : public CacheServerTest, public ::testing::WithParamInterface<Coherence> {};
-
-TEST_P(CacheCase, AReadAfterOnesOwnWriteIsNeverOlder) {
-  const ByteCache cache = table(client(), options(GetParam()));
-  const ByteCache other = table(client(), options(GetParam()));
-  const CacheWriter writer(client(), "t");
-  std::atomic<bool> stop{false};
-  // Another table of the process fills L1 from L2 all the while, and its reads overtake the writes.
-  std::thread reader([&] {
-    while (!stop)
-      (void)other.get(kUserA).get();
-  });
-  constexpr int kWrites = 5'000;
-  for (int i = 0; i < kWrites; ++i) {
-    const std::string value = std::to_string(i);
-    const BrandedId version = BrandedId::encode("USR", 1'000'000 + static_cast<std::uint64_t>(i)).value();
-    const auto put = cache.put(kUserA, value, version).get();
-    ASSERT_TRUE(put) << put.error().message();
-    const auto read = cache.get(kUserA).get();
-    ASSERT_TRUE(read) << read.error().message();
-    ASSERT_EQ(read->value, value) << "from " << to_string(read->from);
-    if (GetParam() == Coherence::broadcast)
-      (void)writer.broadcast(kUserA, version).get();
+class CacheCase : public CacheServerTest, public ::testing::WithParamInterface<Coherence> {
+ protected:
+  /// CASES 56: a write of one's own has returned, then a cached read: never what was there before, though the invalidation
+  /// of it is still on its way.
+  void write_and_read(int writes) {
+    const ByteCache cache = table(client(), options(GetParam()));
+    const ByteCache other = table(client(), options(GetParam()));
+    const CacheWriter writer(client(), "t");
+    std::atomic<bool> stop{false};
+    // Another table of the process fills L1 from L2 all the while, and its reads overtake the writes.
+    std::thread reader([&] {
+      while (!stop)
+        (void)other.get(kUserA).get();
+    });
+    for (int i = 0; i < writes; ++i) {
+      const std::string value = std::to_string(i);
+      const BrandedId version = BrandedId::encode("USR", 1'000'000 + static_cast<std::uint64_t>(i)).value();
+      const auto put = cache.put(kUserA, value, version).get();
+      ASSERT_TRUE(put) << put.error().message();
+      const auto read = cache.get(kUserA).get();
+      ASSERT_TRUE(read) << read.error().message();
+      ASSERT_EQ(read->value, value) << "from " << to_string(read->from);
+      if (GetParam() == Coherence::broadcast)
+        (void)writer.broadcast(kUserA, version).get();
+    }
+    stop = true;
+    reader.join();
   }
-  stop = true;
-  reader.join();
-}
+};
+class LongRunCacheCase : public CacheCase {};
+
+TEST_P(CacheCase, AReadAfterOnesOwnWriteIsNeverOlder) { write_and_read(5'000); }
+TEST_P(LongRunCacheCase, AReadAfterOnesOwnWriteIsNeverOlder) { write_and_read(100'000); }
 
 /// CASES 57: a load that began before an invalidation, and ends after it.
 TEST_P(CacheCase, ALoadThatAnInvalidationOvertakesIsReturnedAndNotKept) {
@@ -285,6 +289,9 @@ TEST_P(CacheCase, WhileTheServerIsAwayAnOldValueIsMarkedOrAnError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, CacheCase,
+                         ::testing::Values(Coherence::none, Coherence::broadcast, Coherence::tracking));
+
+INSTANTIATE_TEST_SUITE_P(Modes, LongRunCacheCase,
                          ::testing::Values(Coherence::none, Coherence::broadcast, Coherence::tracking));
 
 }  // namespace
