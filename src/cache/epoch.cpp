@@ -15,7 +15,7 @@ namespace epoch {
 std::atomic<std::uint64_t> current{1};
 // A table that an initializer of another file opens sees it false while it is not settled: readers fence then, and what
 // writers do is the same.
-const bool writers_fence = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+const bool kWritersFence = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 
 namespace {
 
@@ -53,7 +53,7 @@ Record& first_record() noexcept {
 
 std::uint64_t oldest_reader() noexcept {
   // After a fork the child has to register again: the call itself tells.
-  if (writers_fence && ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+  if (kWritersFence && ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
     return 0;
   std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
   for (const Record* one = records.load(std::memory_order_seq_cst); one != nullptr; one = one->next) {

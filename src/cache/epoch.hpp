@@ -31,7 +31,7 @@ inline thread_local constinit Record* mine = nullptr;
 [[nodiscard]] inline Record& record() noexcept { return mine != nullptr ? *mine : first_record(); }
 
 /// Whether writers make readers' stores visible. Settled before `main`, never changed.
-extern const bool writers_fence;
+extern const bool kWritersFence;
 
 extern std::atomic<std::uint64_t> current;
 
@@ -44,7 +44,7 @@ class Reading {
  public:
   Reading() noexcept : record_(record()) {
     const std::uint64_t now = current.load(std::memory_order_acquire);
-    if (writers_fence) {
+    if (kWritersFence) {
       record_.reading.store(now, std::memory_order_release);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
