@@ -64,9 +64,9 @@ class WakeHubTest : public ::testing::Test {
   }
   ~WakeHubTest() override {
     hub_->close(Error(Errc::client_closed, "the test is over", Repeat::safe));
-    target_.run();
     work_.reset();
     thread_.join();
+    target_.run();  // what the end of the link has told
   }
 
   [[nodiscard]] static auto make_claim() {
