@@ -8,11 +8,8 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,6 +20,7 @@
 #include "cache/frame.hpp"
 #include "client/nodes.hpp"
 #include "commands.hpp"
+#include "lines.hpp"
 #include "text.hpp"
 #include "time_argument.hpp"
 
@@ -198,32 +196,10 @@ Exit stats(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-/// Messages from the thread that hears to the one that prints.
-class Heard {
- public:
-  void put(std::string line, bool counts) {
-    const std::lock_guard lock(mutex_);
-    lines_.emplace_back(std::move(line), counts);
-    arrived_.notify_one();
-  }
-  std::pair<std::string, bool> take() {
-    std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return !lines_.empty(); });
-    auto line = std::move(lines_.front());
-    lines_.pop_front();
-    return line;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<std::pair<std::string, bool>> lines_;  // guarded by mutex_
-};
-
 Exit watch(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::never));
-  Heard heard;
+  Lines heard;
   const auto now = [] {
     return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
   };

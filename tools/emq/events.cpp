@@ -6,10 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +15,7 @@
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "discover.hpp"
+#include "lines.hpp"
 #include "text.hpp"
 #include "time_argument.hpp"
 
@@ -29,28 +27,6 @@ namespace json = boost::json;
 struct Options {
   std::vector<std::string> queues;
   std::uint64_t count = 0;
-};
-
-// Lines from the thread that hears to the one that prints.
-class Lines {
- public:
-  void put(std::string line, bool is_event) {
-    const std::lock_guard lock(mutex_);
-    lines_.emplace_back(std::move(line), is_event);
-    arrived_.notify_one();
-  }
-  std::pair<std::string, bool> take() {
-    std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return !lines_.empty(); });
-    auto line = std::move(lines_.front());
-    lines_.pop_front();
-    return line;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<std::pair<std::string, bool>> lines_;  // guarded by mutex_
 };
 
 echomq::UnixMillis now() {
