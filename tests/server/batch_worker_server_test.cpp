@@ -375,25 +375,28 @@ TEST_F(BatchWorkerTest, AtTheStopDeadlineARunningBatchGoesBackAndItsTokensStop) 
   how.worker.lease = 60s;
   how.worker.max_attempts = 1;
   enqueue_many(3);
-  std::atomic<bool> begun{false};
-  std::atomic<int> stopped{0};
+  struct Run {
+    std::atomic<bool> begun{false};
+    std::atomic<int> stopped{0};
+  };
+  const auto run = std::make_shared<Run>();
   BatchWorker worker = start_batches(
-      [&](std::span<Job> jobs) {
-        begun = true;
+      [run](std::span<Job> jobs) {
+        run->begun = true;
         for (const Job& job : jobs) {
           while (!job.stop_token().stop_requested())
             std::this_thread::sleep_for(1ms);
-          stopped += job.stop_cause() == StopCause::worker_stopped ? 1 : 0;
+          run->stopped += job.stop_cause() == StopCause::worker_stopped ? 1 : 0;
         }
         return all_done(jobs);
       },
       how);
-  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  ASSERT_TRUE(eventually([&] { return run->begun.load(); }));
   const StopReport report = worker.stop(50ms);
   EXPECT_EQ(report.handed_back, 3U);
   EXPECT_EQ(report.unsettled, 0U);
   EXPECT_EQ(report.leaked, 0U);
-  EXPECT_EQ(stopped, 3);
+  EXPECT_EQ(run->stopped, 3);
   EXPECT_EQ(counts().pending, 3);
   EXPECT_EQ(counts().completed, 0);
   ASSERT_THAT(seen_->reported(), SizeIs(1));

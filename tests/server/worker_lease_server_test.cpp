@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -113,28 +114,33 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
   WorkerOptions options = quick_options();
   options.beat = 500ms;
   options.lease = 2s;
-  std::atomic<std::int64_t> told_after{-1}, lost_calls{0};
-  std::atomic<bool> begun{false}, lease_lost{false};
-  std::atomic<std::chrono::steady_clock::time_point> held_at{};
-  std::promise<void> released;
-  std::shared_future<void> go_on = released.get_future().share();
+  // The run whose lease is lost goes on for longer than a worker may wait for it.
+  struct Run {
+    std::atomic<std::int64_t> told_after{-1};
+    std::atomic<bool> begun{false}, lease_lost{false};
+    std::atomic<std::chrono::steady_clock::time_point> held_at{};
+    std::promise<void> released;
+    const std::shared_future<void> go_on = released.get_future().share();
+  };
+  const auto run = std::make_shared<Run>();
+  std::atomic<int> lost_calls{0};
   WorkerOptions options_a = options;
   options_a.on_lease_lost = [&](const Job&) { ++lost_calls; };
   const JobId id = enqueue();
   Worker a = start_on(
       far.queue("work"),
-      [&](Job& job) {
-        begun = true;
+      [run](Job& job) {
+        run->begun = true;
         if (!sleep_or_stop(job, 60s))
-          told_after = since(held_at.load()).count();
-        lease_lost = job.lease_lost();
+          run->told_after = since(run->held_at.load()).count();
+        run->lease_lost = job.lease_lost();
         EXPECT_FALSE(job.progress("too late"));
-        go_on.wait();
+        run->go_on.wait();
         return Done("from a");
       },
       options_a);
-  ASSERT_TRUE(eventually([&] { return begun.load(); }));
-  held_at = std::chrono::steady_clock::now();
+  ASSERT_TRUE(eventually([&] { return run->begun.load(); }));
+  run->held_at = std::chrono::steady_clock::now();
   proxy.hold();
 
   std::atomic<int> runs_of_b{0};
@@ -149,13 +155,13 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
   std::this_thread::sleep_for(3 * options.lease);
   EXPECT_EQ(runs_of_b, 1);
   EXPECT_EQ(counts().completed, 1);
-  EXPECT_GE(told_after, 0) << "the handler is told before the link is back";
-  EXPECT_LE(told_after, 2500);
-  EXPECT_TRUE(lease_lost);
+  EXPECT_GE(run->told_after, 0) << "the handler is told before the link is back";
+  EXPECT_LE(run->told_after, 2500);
+  EXPECT_TRUE(run->lease_lost);
   EXPECT_EQ(lost_calls, 1);
 
   proxy.release();
-  released.set_value();
+  run->released.set_value();
   ASSERT_TRUE(eventually([&] { return a.stats().settles_refused == 1; }, 20s));
   EXPECT_EQ(a.stats().completed, 0U);
   EXPECT_EQ(a.stats().leases_lost, 1U);

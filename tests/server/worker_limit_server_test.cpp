@@ -27,6 +27,11 @@ class WorkerLimit : public WorkerTest {
     options.max_attempts = 1;
     return options;
   }
+  /// What runs that may be left behind share with their test.
+  struct Runs {
+    std::atomic<bool> begun{false}, go{false};
+    std::atomic<int> others{0};
+  };
   /// Returns once its token is stopped.
   static void wait_for_stop(const Job& job) {
     const std::stop_token token = job.stop_token();
@@ -37,35 +42,39 @@ class WorkerLimit : public WorkerTest {
 
 TEST_F(WorkerLimit, ARunWhoseTimeIsOverIsAskedToStopAndWhatItReturnsCounts) {
   const JobId id = enqueue();
-  std::atomic<bool> had_deadline{false};
-  std::atomic<StopCause> cause{StopCause::none};
+  struct Run {
+    std::atomic<bool> had_deadline{false};
+    std::atomic<StopCause> cause{StopCause::none};
+  };
+  const auto run = std::make_shared<Run>();
+  WorkerOptions options = limited(50ms);
+  options.stop_patience = 10s;
   Worker worker = start(
-      [&](Job& job) {
-        had_deadline = job.deadline().has_value();
+      [run](Job& job) {
+        run->had_deadline = job.deadline().has_value();
         wait_for_stop(job);
-        cause = job.stop_cause();
+        run->cause = job.stop_cause();
         return Done("half");
       },
-      limited(50ms));
+      options);
   ASSERT_TRUE(eventually([&] { return counts().completed == 1; }));
-  EXPECT_TRUE(had_deadline);
-  EXPECT_EQ(cause, StopCause::timeout);
+  EXPECT_TRUE(run->had_deadline);
+  EXPECT_EQ(run->cause, StopCause::timeout);
   EXPECT_EQ(state(id), JobState::absent);
   EXPECT_TRUE(eventually([&] { return worker.stats().timed_out == 1; }));
   EXPECT_EQ(worker.stats().leaked, 0U);
 }
 
 TEST_F(WorkerLimit, AHandlerThatDoesNotStopLeavesItsSlotAndItsJobFails) {
-  auto go = std::make_shared<std::atomic<bool>>(false);
-  std::atomic<int> others{0};
+  const auto runs = std::make_shared<Runs>();
   const JobId stuck = enqueue("stuck");
   Worker worker = start(
-      [&others, go](Job& job) {
+      [runs](Job& job) {
         if (job.payload() == "stuck") {
-          while (!*go)
+          while (!runs->go)
             std::this_thread::sleep_for(1ms);
         } else {
-          ++others;
+          ++runs->others;
         }
         return Done();
       },
@@ -75,8 +84,8 @@ TEST_F(WorkerLimit, AHandlerThatDoesNotStopLeavesItsSlotAndItsJobFails) {
   EXPECT_EQ(worker.stats().leaked, 1U);
   EXPECT_TRUE(worker.stats().healthy);
   enqueue("other");
-  EXPECT_TRUE(eventually([&] { return others == 1; })) << "the slot is free again";
-  *go = true;
+  EXPECT_TRUE(eventually([&] { return runs->others == 1; })) << "the slot is free again";
+  runs->go = true;
   EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
   EXPECT_EQ(counts().completed, 1) << "what the leaked run returned counts for nothing";
 }
@@ -220,29 +229,27 @@ TEST_F(WorkerLimit, AShortExtensionDoesNotShortenTheLease) {
 }
 
 TEST_F(WorkerLimit, AHandlerThatHangsAfterItsLeaseWasLostLeavesItsSlotToo) {
-  auto go = std::make_shared<std::atomic<bool>>(false);
-  std::atomic<bool> begun{false};
-  std::atomic<int> others{0};
+  const auto runs = std::make_shared<Runs>();
   WorkerOptions options = limited(400ms);
   const JobId stuck = enqueue("stuck");
   Worker worker = start(
-      [&, go](Job& job) {
+      [runs](Job& job) {
         if (job.payload() == "stuck") {
-          begun = true;
-          while (!*go)
+          runs->begun = true;
+          while (!runs->go)
             std::this_thread::sleep_for(1ms);
         } else {
-          ++others;
+          ++runs->others;
         }
         return Done();
       },
       options);
-  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  ASSERT_TRUE(eventually([&] { return runs->begun.load(); }));
   ASSERT_TRUE(queue_->remove(stuck).get());  // the next renewal says that it is gone
   enqueue("other");
-  EXPECT_TRUE(eventually([&] { return others == 1; }));
+  EXPECT_TRUE(eventually([&] { return runs->others == 1; }));
   EXPECT_EQ(worker.stats().leaked, 1U);
-  *go = true;
+  runs->go = true;
   EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
 }
 

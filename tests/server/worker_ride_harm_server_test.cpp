@@ -5,6 +5,7 @@
 #include <chrono>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -106,34 +107,37 @@ TEST_F(WorkerRideHarm, AWorkerThatFindsWorkByItsBeatBeginsItWhereUnblockIsForbid
 }
 
 TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
-  std::atomic<int> runs{0};
-  std::atomic<bool> end{false};
+  // A leaked handler may outlive worker and test: what it reads belongs to it too.
+  struct Gate {
+    std::atomic<int> runs{0};
+    std::atomic<bool> end{false};
+  };
+  const auto gate = std::make_shared<Gate>();
   WorkerOptions options = riding();
   options.concurrency = 2;
   options.timeout = 300ms;
   options.stop_patience = 50ms;
   options.max_leaked = 1;
   options.max_attempts = 1;
-  {
-    Worker worker = start(
-        [&](Job&) {
-          ++runs;
-          while (!end)
-            std::this_thread::sleep_for(5ms);
-          return Done();
-        },
-        options);
-    enqueue();
-    ASSERT_TRUE(eventually([&] { return runs == 1; }));
-    ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
-    ASSERT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
-    EXPECT_FALSE(worker.stats().healthy);
-    const JobId id = enqueue();
-    std::this_thread::sleep_for(300ms);
-    EXPECT_EQ(runs, 1);
-    EXPECT_EQ(state(id), JobState::pending);
-    end = true;
-  }
+  Worker worker = start(
+      [gate](Job&) {
+        ++gate->runs;
+        while (!gate->end)
+          std::this_thread::sleep_for(5ms);
+        return Done();
+      },
+      options);
+  enqueue();
+  ASSERT_TRUE(eventually([&] { return gate->runs == 1; }));
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
+  ASSERT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
+  EXPECT_FALSE(worker.stats().healthy);
+  const JobId id = enqueue();
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(gate->runs, 1);
+  EXPECT_EQ(state(id), JobState::pending);
+  gate->end = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
 }
 
 TEST_F(WorkerRideHarm, AServerThatRefusesToParkIsNotAskedWithoutEnd) {

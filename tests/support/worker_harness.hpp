@@ -47,6 +47,9 @@ using namespace std::chrono_literals;
   options.beat = 30s;
   options.sweep_period = 1s;
   options.stop_deadline = 5s;
+  // On a busy machine a run that was only starved is given up by those tests alone that mean it; a handler that is given
+  // up may outlive its test, and may refer to nothing of it.
+  options.stop_patience = 10s;
   options.backoff = Backoff::fixed(10ms);
   return options;
 }
