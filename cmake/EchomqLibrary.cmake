@@ -58,6 +58,7 @@ function(echomq_add_static target objects alias)
 endfunction()
 
 echomq_add_objects(echomq_objects ${ECHOMQ_ROOM_SOURCES} "${ECHOMQ_SCRIPTS_CPP}")
+echomq_precompile(echomq_objects <fmt/format.h> <echomq/client.hpp> <echomq/queue.hpp>)
 echomq_add_shared(echomq echomq_objects echomq)
 echomq_add_static(echomq_static echomq_objects static)
 

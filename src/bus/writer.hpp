@@ -40,8 +40,9 @@ namespace echomq {
 inline namespace v1 {
 namespace bus {
 
-/// How often a record may be minted again.
-inline constexpr std::uint8_t kMostMints = 8;
+/// How often a record may be minted again. Each time it gets twice the berth, so the last has two seconds: a host that is
+/// slower than its peers gets its turn, and `max_skew` still bounds how far ahead of its clock an id may be.
+inline constexpr std::uint8_t kMostMints = 12;
 
 /// The answer of `append_many`; complete when its last record is.
 class ManyAppends final : public detail::CallOf<std::vector<Result<EventId>>> {
