@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <thread>
 
 #include "support/proxy.hpp"
 #include "tool_fixture.hpp"
@@ -49,6 +50,42 @@ TEST_F(ToolWork, GivesPayloadAndEnvironmentAndCompletes) {
   EXPECT_EQ(result.out, "the payload " + std::string(id.text()) + " jobs 1 [unset]");
   EXPECT_EQ(counts().completed, 1);
   EXPECT_EQ(field(id, "state"), "(no row)");
+}
+
+// It waited for ever.
+TEST_F(ToolWork, DrainingAPausedQueueEndsAndSaysSo) {
+  (void)add("flat");
+  (void)add("laned", {.lane = LaneId{"USR0KHTOWnGLuC"}});
+  ASSERT_TRUE(queue().pause().get());
+  const ToolResult result = work("exit 0");
+  EXPECT_EQ(result.exit_code, 6);
+  EXPECT_THAT(result.err, HasSubstr("the queue is paused: 1 jobs are left"));
+  const ToolResult json = work("exit 0", {"--json"});
+  EXPECT_EQ(json.exit_code, 6);
+  EXPECT_THAT(json.err, HasSubstr(R"("code":"paused")"));
+  EXPECT_EQ(counts().completed, 0);
+  ASSERT_TRUE(queue().resume().get());
+  EXPECT_EQ(work("exit 0").exit_code, 0);
+  EXPECT_EQ(counts().completed, 2);
+  ASSERT_TRUE(queue().pause().get());
+  EXPECT_EQ(work("exit 0").exit_code, 0) << "paused, and empty";
+}
+
+// Paused while its commands run: those are finished.
+TEST_F(ToolWork, DrainingAQueueThatIsPausedMeanwhileFinishesWhatRuns) {
+  (void)add("runs");
+  (void)add("waits");
+  const std::string begun = path("begun");
+  std::thread pauses([&] {
+    for (int i = 0; i < 1000 && !std::filesystem::exists(begun); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(queue().pause().get());
+  });
+  const ToolResult result = work("touch " + begun + "; sleep 1");
+  pauses.join();
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_EQ(counts().completed, 1);
+  EXPECT_EQ(counts().pending, 1);
 }
 
 TEST_F(ToolWork, NamesTheLane) {

@@ -8,7 +8,7 @@
 namespace emq {
 
 /// The exit codes of every subcommand; documented in docs/tool.md, never renumbered.
-enum class Exit : int { ok = 0, failed = 1, usage = 2, not_found = 3, unreachable = 4, refused = 5 };
+enum class Exit : int { ok = 0, failed = 1, usage = 2, not_found = 3, unreachable = 4, refused = 5, paused = 6 };
 
 [[nodiscard]] Exit exit_for(const echomq::Error& error) noexcept;
 

@@ -157,46 +157,60 @@ echomq::Outcome handle(Shop& shop, echomq::Job& job) {
   return echomq::Retry(std::move(end.error));
 }
 
-// Looks, without ever blocking, whether a queue holds no more work.
+// Looks, without ever blocking, whether a queue holds no more work, or gives none of what it holds.
 class EmptyWatch {
  public:
+  enum class Found : std::uint8_t {
+    work,  // or not known yet
+    empty,
+    paused,  // nothing runs that could end, and what waits is not given to anybody
+  };
   EmptyWatch(const echomq::Client& client, const echomq::QueueName& queue) : client_(client), keys_(queue) {}
 
-  [[nodiscard]] bool empty() {
+  [[nodiscard]] Found look() {
     if (!asked_) {
       ask();
-      return false;
+      return Found::work;
     }
     if (!asked_->ready()) {
-      return false;
+      return Found::work;
     }
     auto answer = asked_->get();
     asked_.reset();
     if (!answer || answer->size() != kParts) {
-      return false;
+      return Found::work;
     }
-    for (const echomq::Value& depth : *answer) {
-      if (depth.as_integer() != 0) {
-        return false;
-      }
+    const auto depth = [&](Part part) { return (*answer)[part].as_integer().value_or(1); };
+    left_ = depth(kPending) + depth(kScheduled);
+    if (depth(kActive) != 0) {
+      return Found::work;
     }
-    return true;
+    if (left_ == 0 && depth(kRing) == 0) {
+      return Found::empty;
+    }
+    const echomq::Value& paused = (*answer)[kPaused];
+    return paused.is_null() || paused.is_error() ? Found::work : Found::paused;
   }
+  /// Flat jobs that wait or are scheduled, at the last look.
+  [[nodiscard]] std::int64_t left() const { return left_; }
 
  private:
-  static constexpr std::size_t kParts = 4;
+  enum Part : std::size_t { kPending, kActive, kScheduled, kRing, kPaused, kParts };
 
   // One transaction: a job on its way from one place to the next must not be missed between two looks.
   void ask() {
-    const std::string_view parts[kParts][2] = {
+    const std::string_view parts[kPaused][2] = {
         {"ZCARD", keys_.pending()}, {"ZCARD", keys_.active()}, {"ZCARD", keys_.schedule()}, {"LLEN", keys_.ring()}};
-    const echomq::CommandParts commands[kParts] = {parts[0], parts[1], parts[2], parts[3]};
+    const std::string_view paused[] = {"HGET", keys_.meta(), "paused"};
+    const echomq::CommandParts commands[kParts] = {parts[kPending], parts[kActive], parts[kScheduled], parts[kRing],
+                                                   paused};
     asked_.emplace(client_.transaction(commands));
   }
 
   const echomq::Client& client_;
   echomq::keyspace::QueueKeys keys_;
   std::optional<echomq::Reply<std::vector<echomq::Value>>> asked_;
+  std::int64_t left_ = 0;
 };
 
 // Each command needs a few descriptors while it runs, and the usual limit is 1,024.
@@ -303,8 +317,9 @@ Exit work(Session& session, const Options& options) {
   EmptyWatch watch(client, queue_name);
   Progress progress;
   int signal = 0;
+  auto found = EmptyWatch::Found::work;
   while ((signal = signals.wait(kTick)) == 0) {
-    if (options.drain && watch.empty()) {
+    if (options.drain && (found = watch.look()) != EmptyWatch::Found::work) {
       break;
     }
     remarks.say(session, progress);
@@ -328,6 +343,10 @@ Exit work(Session& session, const Options& options) {
   } else if (!options.quiet) {
     session.note(fmt::format("{} done, {} to be retried, {} dead, {} handed back", stats.completed, stats.retried,
                              stats.dead, stats.handed_back));
+  }
+  if (report.unsettled == 0 && found == EmptyWatch::Found::paused) {
+    return session.report(Exit::paused, "paused",
+                          fmt::format("the queue is paused: {} jobs are left, and those of its lanes", watch.left()));
   }
   if (report.unsettled == 0) {
     return Exit::ok;
@@ -366,8 +385,9 @@ void add_work(CLI::App& app, Session& session, Action& chosen) {
       ->add_option("--stop-deadline", options->stop_deadline,
                    "After SIGTERM or SIGINT, commands may run so long before their jobs are handed back (30s)")
       ->type_name("DUR");
-  command->add_flag("--drain,--until-empty", options->drain,
-                    "End when nothing is pending, active or scheduled any more");
+  command->add_flag(
+      "--drain,--until-empty", options->drain,
+      "End when nothing is pending, active or scheduled any more, or the queue is paused and nothing runs");
   command->add_flag("-q,--quiet", options->quiet, "Say nothing about jobs that fail");
   command->final_callback(
       [&session, &chosen, options] { chosen = [&session, options] { return work(session, *options); }; });
