@@ -160,6 +160,29 @@ struct GroupInfo {
   std::optional<std::uint64_t> lag;
 };
 
+/// What the server says about a consumer of a group.
+struct ConsumerInfo {
+  std::string name;
+  std::uint64_t pending = 0;
+  Milliseconds idle{};  ///< since it last asked for anything
+  /// Since it was last given anything, or acknowledged; absent when it never was, or the server is older than 7.2.
+  std::optional<Milliseconds> inactive;
+};
+
+/// Whether to remove what entries are pending in. They are handed out no more then.
+enum class Removal : std::uint8_t {
+  when_idle,  ///< refused while entries are pending
+  forced,
+};
+
+/// What became of it.
+struct GroupRemoval {
+  bool removed = false;
+  /// Entries that were pending: they are lost to the group when it was removed, and why it was not, when it was not. 0 and
+  /// not removed: there was nothing to remove.
+  std::uint64_t pending = 0;
+};
+
 class StreamGroup;
 
 /// One stream of a queue. Cheap to copy; thread-safe; keeps the client's core alive, not open.
@@ -240,6 +263,9 @@ class Stream {
 /// for instants before 1970.
 [[nodiscard]] Result<std::string> minid_floor(Instant instant);
 [[nodiscard]] Result<std::string> maxid_ceil(Instant instant);
+/// The position of a reader or a group that has everything minted before the instant behind it. Errors: invalid_argument for
+/// instants before 1970.
+[[nodiscard]] Result<std::string> position_before(Instant instant);
 
 /// What is kept of one stream.
 struct RetentionRule {
@@ -332,6 +358,21 @@ class StreamGroup {
   /// XCLAIM ... JUSTID of entries in hand: they are not idle any more, their delivery counts stay. Gives those that this
   /// consumer holds now; removed ones are missing. An empty span sends nothing.
   Reply<std::vector<std::string>> refresh(std::string_view consumer, std::span<const std::string_view> entries) const;
+  /// XGROUP SETID: what is handed out as new from now on. Entries that are pending stay so: they come as they were, and once
+  /// more where the group is set back. The server may not know the lag until the group has caught up.
+  Reply<void> reset(GroupStart start) const;
+  /// The same, to behind that entry.
+  Reply<void> reset_behind(std::string_view entry) const;
+  /// The same, to records minted at `begin` or later.
+  Reply<void> reset_since(Instant begin) const;
+  /// XINFO CONSUMERS.
+  Reply<std::vector<ConsumerInfo>> consumers() const;
+  /// Removes the group; refused while entries are pending, unless forced. Extension script `stream_group_remove`. A running
+  /// `GroupConsumer` makes its group again.
+  Reply<GroupRemoval> remove(Removal how = Removal::when_idle) const;
+  /// Removes one consumer, such as one of a host that is gone; the same holds. What it has pending, others take over when it is left
+  /// there.
+  Reply<GroupRemoval> remove_consumer(std::string_view consumer, Removal how = Removal::when_idle) const;
   /// XPENDING by range.
   Reply<std::vector<PendingEntry>> pending(PendingOptions options = {}) const;
 

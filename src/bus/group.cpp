@@ -4,6 +4,7 @@
 #include "bus/checks.hpp"
 #include "bus/records.hpp"
 #include "bus/state.hpp"
+#include "script/registry.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -93,7 +94,101 @@ using std::string_view;
   return Reply<bool>(std::move(mine));
 }
 
+[[nodiscard]] Result<std::vector<ConsumerInfo>> read_consumers(const resp::View& reply) {
+  if (!reply.is_aggregate())
+    return unexpected_reply("consumers", reply);
+  std::vector<ConsumerInfo> rows;
+  for (const resp::View& row : reply.elements()) {
+    auto name = row.find("name").copy_text();
+    if (!name)
+      return unexpected_reply("consumers", row);
+    ConsumerInfo consumer{.name = *std::move(name), .inactive = std::nullopt};
+    consumer.pending = static_cast<std::uint64_t>(row.find("pending").as_integer().value_or(0));
+    consumer.idle = Milliseconds(row.find("idle").as_integer().value_or(0));
+    if (const auto inactive = row.find("inactive").as_integer(); inactive && *inactive >= 0)
+      consumer.inactive = Milliseconds(*inactive);
+    rows.push_back(std::move(consumer));
+  }
+  return rows;
+}
+
+/// The server's error for a subcommand on a key that is not there: there is no group either.
+[[nodiscard]] Error group_error(string_view text) {
+  if (text.starts_with("ERR no such key") || text.starts_with("ERR The XGROUP subcommand requires the key to exist"))
+    return Error(Errc::no_group, std::string(text), Repeat::safe);
+  return wire::to_error(text);
+}
+
+/// A command whose error replies mean `no_group` where the key is missing.
+template <typename T, typename Read>
+[[nodiscard]] Reply<T> ask_group(const Stream::State& state, std::span<const string_view> words, Read read) {
+  auto decode = [read](const wire::Answer& answer) -> Result<T> {
+    if (answer.view.is_error())
+      return std::unexpected<Error>(group_error(answer.view.error_text()));
+    return read(answer.view);
+  };
+  auto* call = wire::BoundCall<T, decltype(decode), true>::make(words, decode);
+  call->slot = state.slot;
+  call->retain();
+  detail::CallPointer<detail::CallOf<T>> mine(call);
+  state.core->submit(call, settings(Repeat::safe));
+  return Reply<T>(std::move(mine));
+}
+
+[[nodiscard]] Reply<void> set_position(const Stream::State& state, string_view group, string_view position) {
+  return ask_group<void>(state, parts(string_view("XGROUP"), string_view("SETID"), state.key, group, position),
+                         [](const resp::View& reply) -> Result<void> {
+                           if (reply.as_text() != "OK")
+                             return unexpected_reply("reset", reply);
+                           return {};
+                         });
+}
+
+[[nodiscard]] Reply<GroupRemoval> remove_from(const Stream::State& state, string_view group, string_view consumer,
+                                              Removal how) {
+  const script::ScriptSource* const script = script::find_script("stream_group_remove");
+  const string_view keys[] = {state.key};
+  const string_view arguments[] = {group, consumer, how == Removal::forced ? "1" : "0"};
+  // A repeated removal finds nothing: that is its success.
+  return state.core->eval<GroupRemoval>(
+      *script, keys, arguments, settings(Repeat::safe), [](const wire::Answer& answer) -> Result<GroupRemoval> {
+        const auto removed = answer.view.at(0).as_integer();
+        const auto pending = answer.view.at(1).as_integer();
+        if (!removed || !pending || *pending < 0)
+          return unexpected_reply("remove", answer.view);
+        const auto count = static_cast<std::uint64_t>(*pending);
+        return GroupRemoval{.removed = *removed == 1 || (answer.resent && count == 0), .pending = count};
+      });
+}
+
 }  // namespace
+
+Reply<void> StreamGroup::reset(GroupStart start) const {
+  return set_position(stream_.internal(), name_, start == GroupStart::head ? "0" : "$");
+}
+
+Reply<void> StreamGroup::reset_behind(string_view entry) const {
+  ECHOMQ_CHECK(check_entry("entry", entry));
+  return set_position(stream_.internal(), name_, entry);
+}
+
+Reply<void> StreamGroup::reset_since(Instant begin) const {
+  ECHOMQ_TRY(const std::string position, position_before(begin));
+  return set_position(stream_.internal(), name_, position);
+}
+
+Reply<std::vector<ConsumerInfo>> StreamGroup::consumers() const {
+  const Stream::State& state = stream_.internal();
+  return ask_group<std::vector<ConsumerInfo>>(
+      state, parts(string_view("XINFO"), string_view("CONSUMERS"), state.key, name_), read_consumers);
+}
+
+Reply<GroupRemoval> StreamGroup::remove(Removal how) const { return remove_from(stream_.internal(), name_, "", how); }
+
+Reply<GroupRemoval> StreamGroup::remove_consumer(string_view consumer, Removal how) const {
+  ECHOMQ_CHECK(check_name("consumer", consumer));
+  return remove_from(stream_.internal(), name_, consumer, how);
+}
 
 Reply<bool> StreamGroup::create(GroupStart start) const {
   return make_group(stream_.internal(), name_, start == GroupStart::head ? "0" : "$");

@@ -99,6 +99,13 @@ Result<std::string> maxid_ceil(Instant instant) {
   return fmt::format("{}-{}", instant.time_since_epoch().count(), kLastTail);
 }
 
+Result<std::string> position_before(Instant instant) {
+  ECHOMQ_CHECK(check_instant("instant", instant));
+  const std::int64_t since = instant.time_since_epoch().count();
+  // The server's own largest tail: entries of others than us may have it.
+  return since == 0 ? std::string("0-0") : fmt::format("{}-{}", since - 1, UINT64_MAX);
+}
+
 Reply<Page> Stream::read(string_view from, string_view to, ReadOptions options) const {
   ECHOMQ_CHECK(check_bound("from", from));
   ECHOMQ_CHECK(check_bound("to", to));

@@ -40,6 +40,8 @@ constexpr auto kRows = std::to_array<Row>({
     {Errc::broken_state, "broken_state", Exit::refused},
     {Errc::id_taken, "id_taken", Exit::refused},
     {Errc::node_held, "node_held", Exit::refused},
+    {Errc::nonmonotonic, "nonmonotonic", Exit::refused},
+    {Errc::no_group, "no_group", Exit::not_found},
     {Errc::node_lease_lost, "node_lease_lost", Exit::refused},
     {Errc::minter_exhausted, "minter_exhausted", Exit::failed},
     {Errc::unreachable, "unreachable", Exit::unreachable},

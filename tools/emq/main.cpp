@@ -35,6 +35,7 @@ Exit run(int argc, char** argv, emq::Session& session) {
   emq::add_job(app, session, chosen);
   emq::add_events(app, session, chosen);
   emq::add_cache(app, session, chosen);
+  emq::add_stream(app, session, chosen);
   emq::add_queue(app, session, chosen);
   emq::add_doctor(app, session, chosen);
   emq::add_conformance(app, session, chosen);
