@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bullmq.hpp"
+#include "cache_case.hpp"
 #include "cases.hpp"
 #include "echomq/testing/private_server.hpp"
 #include "pick_up.hpp"
@@ -31,6 +32,7 @@ void print(const echomq_bench::Verdict& verdict) {
 
 constexpr std::string_view kPickUp = "worker, idle pick-up";
 constexpr std::string_view kPaced = "worker, 1,000 jobs/s";
+constexpr std::string_view kPush = "cache, push to applied";
 constexpr std::string_view kPeer = "worker, beside bullmq";
 
 const char* word(bool holds) { return holds ? "  ok " : " MISS"; }
@@ -47,6 +49,15 @@ void print(const echomq_bench::PickUpVerdict& verdict) {
 void print(const echomq_bench::PacedVerdict& verdict) {
   std::printf("%-34s p50 %.0f µs, p99 %.0f µs (must be at most %.0f µs)%s  most %.0f µs, %zu jobs\n", kPaced.data(),
               verdict.p50, verdict.p99, verdict.kMostTail, word(verdict.holds()), verdict.most, verdict.jobs);
+  std::fflush(stdout);
+}
+
+void print(const echomq_bench::PushVerdict& verdict) {
+  std::printf(
+      "%-34s p50 %5.2f of a PING (must be at most %.0f)%s  p50 %.1f µs, p99 %.1f µs, PING %.1f µs; tracking p50 %.1f "
+      "µs\n",
+      kPush.data(), verdict.median_ratio(), verdict.kMostMedian, word(verdict.holds()), verdict.p50, verdict.p99,
+      verdict.ping, verdict.tracking_p50);
   std::fflush(stdout);
 }
 
@@ -70,6 +81,16 @@ boost::json::object to_json(const echomq_bench::PickUpVerdict& verdict) {
 boost::json::object to_json(const echomq_bench::PacedVerdict& verdict) {
   return {{"name", kPaced},        {"holds", verdict.holds()}, {"p50_us", verdict.p50},
           {"p99_us", verdict.p99}, {"most_us", verdict.most},  {"jobs", verdict.jobs}};
+}
+
+boost::json::object to_json(const echomq_bench::PushVerdict& verdict) {
+  return {{"name", kPush},
+          {"p50_of_ping", verdict.median_ratio()},
+          {"holds", verdict.holds()},
+          {"p50_us", verdict.p50},
+          {"p99_us", verdict.p99},
+          {"ping_us", verdict.ping},
+          {"tracking_p50_us", verdict.tracking_p50}};
 }
 
 boost::json::object to_json(const echomq_bench::PeerVerdict& verdict, const std::string& peer) {
@@ -148,6 +169,12 @@ int main(int argc, char** argv) {
     print(paced);
     all_hold = all_hold && paced.holds();
     rows.push_back(to_json(paced));
+  }
+  if (wanted(kPush)) {
+    const echomq_bench::PushVerdict push = echomq_bench::measure_push(bed, server->url(), scale);
+    print(push);
+    all_hold = all_hold && push.holds();
+    rows.push_back(to_json(push));
   }
   if (wanted(kPeer)) {
     const auto peer = echomq_bench::measure_bullmq(bed, server->socket_path(), scale, pairs);
