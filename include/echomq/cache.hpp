@@ -89,12 +89,24 @@ template <typename T>
 struct Loaded {
   T value;
   std::optional<BrandedId> version;
+  std::vector<std::string> tags{};                 ///< as `CachePutOptions::tags`
+  std::optional<std::chrono::milliseconds> ttl{};  ///< as `CachePutOptions::ttl`
+};
+
+/// Of one put.
+struct CachePutOptions {
+  std::optional<BrandedId> version{};  ///< without one it is minted
+  /// At most 16, each 1 to 120 of `A-Z a-z 0-9 . _ -`: `invalidate_tag` finds the row by them. Needs `CacheOptions::tags`. The
+  /// newest put of a row says all of its tags.
+  std::vector<std::string> tags{};
+  /// Instead of the table's: 1 ms to 20 days.
+  std::optional<std::chrono::milliseconds> ttl{};
 };
 
 /// What a put came to.
 enum class CachePut : std::uint8_t {
   stored,
-  superseded,  ///< L2 holds a newer version: nothing was written
+  superseded,  ///< L2 holds a newer version, or one of its tags was dropped later: nothing was written
 };
 enum class Applied : std::uint8_t {
   applied,  ///< L1 had an older row, which is gone
@@ -145,6 +157,15 @@ struct CacheOptions {
   /// `load_backoff_most`; callers get the same error. 0: it is asked each time.
   std::chrono::milliseconds load_backoff{0};
   std::chrono::milliseconds load_backoff_most{30'000};
+  /// Rows may carry tags, and `invalidate_tag` drops all of one. A miss then reads one key more. Whatever of the tables of one
+  /// name puts or drops by tag sets this, with one `ttl` and one `stale`.
+  bool tags = false;
+  /// One load of an id at a time in all processes that set this: who loads holds a lease of the id in Valkey, renews it
+  /// while the loader runs, and tells the others, who wait meanwhile. When its process dies one of them takes over, at most
+  /// a third later than the lease ends. A load that fails fails for all who wait; one that has lost its lease (by an
+  /// `invalidate`, or because it could not renew) is not kept. 0: each process loads for itself. Else 30 ms to 20 days.
+  /// Key `eccx:{table}:load:<id>`, channel `eccx:{table}:loads`.
+  std::chrono::milliseconds load_lease{0};
   /// Threads for synchronous loaders, 1 to 256; started when the first load comes.
   std::size_t load_threads = 4;
 };
@@ -159,6 +180,7 @@ struct CacheStats {
   std::uint64_t coalesced = 0;  ///< misses that joined a running flight
   std::uint64_t load_errors = 0;
   std::uint64_t load_late = 0;        ///< loads that took longer than `load_deadline`
+  std::uint64_t load_waits = 0;       ///< flights that waited for another process's load
   std::uint64_t backed_off = 0;       ///< flights that ended with the error of a load before
   std::uint64_t refreshed = 0;        ///< flights ahead of the end of a row's time
   std::uint64_t stale_served = 0;     ///< answers marked stale
@@ -180,7 +202,9 @@ struct CacheStats {
 struct CachePutItem {
   BrandedId id;
   std::string_view value;
-  std::optional<BrandedId> version;  ///< without one it is minted
+  std::optional<BrandedId> version{};  ///< this and the next two as in `CachePutOptions`
+  std::vector<std::string> tags{};
+  std::optional<std::chrono::milliseconds> ttl{};
 };
 
 /// A synchronous loader of bytes: runs on a thread of the table. Empty: there is no such thing. It may block, not throw
@@ -280,8 +304,8 @@ class CacheGather final : public CallOf<std::vector<Result<T>>> {
 /// Errors of all calls: wrong_kind (an id of another namespace; nothing is sent), client_closed, and those of a command.
 class ByteCache {
  public:
-  /// Opens a table: checks the options, and, for broadcast and tracking, connects and waits until the server has
-  /// confirmed. Not on a thread of the library.
+  /// Opens a table: checks the options, and, for broadcast, tracking and `load_lease`, connects and waits until the server
+  /// has confirmed. Not on a thread of the library.
   /// Errors: invalid_argument naming the option, would_deadlock, requires_resp3, unreachable, and the server's.
   [[nodiscard]] static Result<ByteCache> open(const Client& client, CacheOptions options, LoadBytes load = {});
   [[nodiscard]] static Result<ByteCache> open_async(const Client& client, CacheOptions options, LoadBytesAsync load);
@@ -304,11 +328,20 @@ class ByteCache {
   /// When it has answered, this process reads that value or a newer one. After an error L1 holds nothing of the id.
   /// Tells nobody: publish the same version by `CacheWriter` afterwards (not needed under tracking).
   Reply<CachePut> put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version = {}) const;
+  /// With tags, or a time to live of its own (extension script `cache_put_tagged`, keys `eccx:{table}:tag:<tag>`,
+  /// `eccx:{table}:tagfloor:<tag>`). Errors: also invalid_argument naming the option.
+  Reply<CachePut> put(const BrandedId& id, std::string_view value, const CachePutOptions& with) const;
   /// Several puts, sent without waiting in between; one result each, in order. A refused one does not touch the others,
   /// and there is no order among them: of one id twice the newer version stays.
   Reply<std::vector<Result<CachePut>>> put_many(std::span<const CachePutItem> items) const;
   /// DEL of the L2 row and the L1 row, whatever their versions. Loads that run are not kept.
   Reply<void> invalidate(const BrandedId& id) const;
+  /// Drops every row that was put with the tag before, from L2 and from L1: this one when it has answered, others as the
+  /// messages or the tracking of their coherence reach them. A load that began before, or a put with a version minted
+  /// before, is not kept under the tag when it comes later. Some 500 rows a round trip, nothing is scanned; gives how many
+  /// rows L2 had. After an error L1 is empty, and some rows may be left: call it again. Extension script `cache_tag_drop`.
+  /// Errors: invalid_argument (the tag; a table without `CacheOptions::tags`).
+  Reply<std::uint64_t> invalidate_tag(std::string_view tag) const;
   /// A coherence message heard by other means, such as the job lane. L2 is not touched. Errors: wrong_kind.
   Result<Applied> apply(const BrandedId& id, const BrandedId& version) const;
   /// Empties L1.
@@ -326,6 +359,9 @@ class ByteCache {
   [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into) const;
   /// For typed tables: every waiter is answered exactly once. `drives`: what a caller who waits may drive.
   void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) const;
+  /// For typed tables: `put_many` of values that a codec gave, or refused: those are answered with its error.
+  Reply<std::vector<Result<CachePut>>> put_encoded(std::span<const CachePutItem> items,
+                                                   std::span<const Result<std::string>> values) const;
   [[nodiscard]] detail::Source* drives() const noexcept;
   [[nodiscard]] detail::Target* continues_on() const noexcept;
 
@@ -364,7 +400,8 @@ class Cache {
         Result<std::string> encoded = Codec::encode((*loaded)->value);
         if (!encoded)
           return std::unexpected<Error>(std::move(encoded).error());
-        return std::optional<Loaded<std::string>>({*std::move(encoded), (*loaded)->version});
+        return std::optional<Loaded<std::string>>(
+            {*std::move(encoded), (*loaded)->version, std::move((*loaded)->tags), (*loaded)->ttl});
       };
     }
     Result<ByteCache> opened = ByteCache::open(client, std::move(options), std::move(bytes));
@@ -411,6 +448,34 @@ class Cache {
       return std::unexpected<Error>(std::move(encoded).error());
     return bytes_.put(id, *encoded, version);
   }
+  Reply<CachePut> put(const BrandedId& id, const T& value, const CachePutOptions& with) const {
+    Result<std::string> encoded = Codec::encode(value);
+    if (!encoded)
+      return std::unexpected<Error>(std::move(encoded).error());
+    return bytes_.put(id, *encoded, with);
+  }
+  /// One of several puts; the rest as in `CachePutItem`.
+  struct PutItem {
+    BrandedId id;
+    T value;
+    std::optional<BrandedId> version{};
+    std::vector<std::string> tags{};
+    std::optional<std::chrono::milliseconds> ttl{};
+  };
+  /// As `ByteCache::put_many`. What the codec refuses is answered so in its place; the others are put.
+  Reply<std::vector<Result<CachePut>>> put_many(std::span<const PutItem> items) const {
+    std::vector<CachePutItem> bytes;
+    std::vector<Result<std::string>> values;
+    bytes.reserve(items.size());
+    values.reserve(items.size());
+    for (const PutItem& one : items) {
+      values.push_back(Codec::encode(one.value));
+      bytes.push_back({one.id, {}, one.version, one.tags, one.ttl});
+    }
+    return bytes_.put_encoded(bytes, values);
+  }
+  /// As `ByteCache::invalidate_tag`.
+  Reply<std::uint64_t> invalidate_tag(std::string_view tag) const { return bytes_.invalidate_tag(tag); }
   Reply<void> invalidate(const BrandedId& id) const { return bytes_.invalidate(id); }
   Result<Applied> apply(const BrandedId& id, const BrandedId& version) const { return bytes_.apply(id, version); }
   [[nodiscard]] CacheStats stats() const { return bytes_.stats(); }

@@ -93,11 +93,19 @@ Reply<std::vector<Result<CachedBytes>>> ByteCache::get_many(std::span<const Bran
 }
 
 Reply<CachePut> ByteCache::put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version) const {
-  return table_->put(id, value, version);
+  return table_->put(id, value, {.version = version});
+}
+Reply<CachePut> ByteCache::put(const BrandedId& id, std::string_view value, const CachePutOptions& with) const {
+  return table_->put(id, value, with);
 }
 Reply<std::vector<Result<CachePut>>> ByteCache::put_many(std::span<const CachePutItem> items) const {
-  return table_->put_many(items);
+  return table_->put_many(items, {});
 }
+Reply<std::vector<Result<CachePut>>> ByteCache::put_encoded(std::span<const CachePutItem> items,
+                                                            std::span<const Result<std::string>> values) const {
+  return table_->put_many(items, values);
+}
+Reply<std::uint64_t> ByteCache::invalidate_tag(std::string_view tag) const { return table_->invalidate_tag(tag); }
 bool ByteCache::hit(const BrandedId& id, CachedBytes& into) const { return table_->hit(id, into); }
 Reply<void> ByteCache::invalidate(const BrandedId& id) const { return table_->invalidate(id); }
 Result<Applied> ByteCache::apply(const BrandedId& id, const BrandedId& version) const {

@@ -116,8 +116,13 @@ void Table::refresh_ahead(const BrandedId& id) {
 void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
   std::string bytes;
   resp::CommandWriter writer(bytes);
+  // Before the rows: a drop that comes later is counted later.
+  if (options_.tags)
+    writer.begin(2).part(std::string_view("GET")).part(keys_.tag_drops().view());
+  const auto at = std::chrono::steady_clock::now();
   for (const FlightPointer& flight : flights) {
     ++flight->reads;
+    flight->drops_read = at;
     const auto key = keys_.row(flight->id);
     // PTTL first: when the row is replaced in between, the newer value gets the older row's rest, never the reverse.
     writer.begin(2).part(std::string_view("PTTL")).part(key.view());
@@ -125,8 +130,9 @@ void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
   }
   auto end = [self = shared_from_this(), all = std::vector<FlightPointer>(flights.begin(), flights.end())](
                  Result<std::vector<Value>> answers) { self->read_done(all, std::move(answers)); };
-  send(Exchange::make(std::move(bytes), static_cast<std::uint32_t>(2 * flights.size()), std::move(end)),
-       options_.l2_deadline, reader);
+  const std::size_t replies = 2 * flights.size() + (options_.tags ? 1 : 0);
+  send(Exchange::make(std::move(bytes), static_cast<std::uint32_t>(replies), std::move(end)), options_.l2_deadline,
+       reader);
 }
 
 void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector<Value>> answers) {
@@ -145,8 +151,15 @@ void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector
       read(again, ReadBy::library);
     return;
   }
+  std::span<const Value> rest(*answers);
+  if (options_.tags) {
+    const std::int64_t drops = rest.front().as_integer().value_or(0);
+    for (const FlightPointer& flight : flights)
+      flight->drops = drops;
+    rest = rest.subspan(1);
+  }
   for (std::size_t i = 0; i < flights.size(); ++i)
-    read_one(flights[i], (*answers)[2 * i], (*answers)[2 * i + 1]);
+    read_one(flights[i], rest[2 * i], rest[2 * i + 1]);
 }
 
 void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value& frame) {
@@ -162,6 +175,7 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
       return without_l2(flight, std::move(why));
     return land(flight, {std::unexpected<Error>(std::move(why))});
   }
+  flight->stands.reset();
   if (frame.is_null())
     return load(flight);
   const auto parsed = read_frame(frame.as_text().value_or(std::string_view()));
@@ -170,13 +184,14 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
     flight->corrupt = true;
     return load(flight);
   }
+  flight->stands = parsed->version;
   const std::int64_t rest = ttl.as_integer().value_or(0);
   // The row that is to be replaced, unless somebody else has done it already.
   if (flight->ahead && rest != -1 &&
       rest < static_cast<std::int64_t>(refresh_margin_ + kClockLag) +
                  static_cast<std::int64_t>(static_cast<double>(options_.ttl.count()) * options_.jitter))
     return load(flight);
-  Ticks life = shortened_ttl();
+  Ticks life = shortened(options_.ttl);
   if (rest != -1)  // a foreign row without expiry
     life = std::min(life, static_cast<Ticks>(std::max<std::int64_t>(rest, 0)));
   counters_.l2_hits.fetch_add(1, std::memory_order_relaxed);
@@ -214,13 +229,19 @@ void Table::load(const FlightPointer& flight) {
     counters_.backed_off.fetch_add(1, std::memory_order_relaxed);
     return land(flight, {std::unexpected<Error>(*std::move(failed))});
   }
-  refresh(*flight, false);
-  if (options_.load_deadline.count() > 0) {
+  if (options_.load_deadline.count() > 0 && !std::exchange(flight->timed, true)) {
     deadlines_.add([table = weak_from_this(), flight] {
       if (const auto self = table.lock())
         self->overdue(flight);
     });
   }
+  if (options_.load_lease.count() > 0 && !flight->away)
+    return ask_lease(flight);
+  run_loader(flight);
+}
+
+void Table::run_loader(const FlightPointer& flight) {
+  refresh(*flight, false);
   if (auto minted = core_->mint(options_.kind)) {
     flight->version = *minted;
   } else {
@@ -249,7 +270,9 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   if (!result) {
     counters_.load_errors.fetch_add(1, std::memory_order_relaxed);
     load_failed(flight->id, result.error());
-    return land(flight, {std::unexpected<Error>(std::move(result).error())});
+    Outcome failed{std::unexpected<Error>(std::move(result).error())};
+    failed.load_failed = true;
+    return land(flight, std::move(failed));
   }
   load_succeeded(flight->id);
   if (!*result) {
@@ -260,6 +283,9 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   Loaded<std::string>& found = **result;
   if (found.value.size() > kMaxValue)
     return land(flight, {fail(Errc::invalid_argument, "the loader's value is longer than 512 MiB")});
+  if (auto sound = check_entry(found.tags, found.ttl); !sound)
+    return land(flight, {std::unexpected<Error>(std::move(sound).error())});
+  flight->ttl = found.ttl.value_or(options_.ttl);
   if (found.version) {
     flight->version = *found.version;
   } else if (flight->not_minted) {
@@ -277,8 +303,14 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   // Something newer is known: then this must not get into L2 either.
   if (overtaken || flight->away) {
     CachedBytes answer{std::move(found.value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
-    return land(flight, {std::move(answer), shortened_ttl()});
+    // What is not under its tags in L2 cannot be found by them.
+    return land(flight, {std::move(answer), found.tags.empty() ? shortened(flight->ttl) : 0});
   }
+  if (!found.tags.empty())
+    return fill_tagged(flight, std::move(found));
+  // Under tracking the row is written on the connection that hears, so that it is not taken for a foreign one.
+  if (options_.load_lease.count() > 0 && options_.coherence != Coherence::tracking)
+    return fill_and_end(flight, std::move(found.value));
   if (flight->corrupt || flight->ahead)
     return fill_by_script(flight, found.value);
   fill(flight, std::move(found.value));
@@ -288,7 +320,7 @@ void Table::fill(const FlightPointer& flight, std::string value) {
   // A plain command, so that tracking's NOLOOP holds: written where there is nothing, else the answer is what is there.
   const auto key = keys_.row(flight->id);
   const std::string frame = make_frame(flight->version, value);
-  const std::string ttl = std::to_string(options_.ttl.count());
+  const std::string ttl = std::to_string(flight->ttl.count());
   auto end = [self = shared_from_this(), flight, value = std::move(value)](Result<std::vector<Value>> answers) {
     self->filled(flight, value, std::move(answers));
   };
@@ -299,7 +331,7 @@ void Table::fill(const FlightPointer& flight, std::string value) {
 void Table::filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers) {
   if (!answers || answers->back().is_error()) {
     counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
-    return land(flight, {answer_of(flight->version, value, CacheFrom::fill), shortened_ttl()});
+    return land(flight, {answer_of(flight->version, value, CacheFrom::fill), shortened(flight->ttl)});
   }
   const Value& there = answers->back();
   if (there.is_null())
@@ -324,9 +356,9 @@ void Table::fill_by_script(const FlightPointer& flight, const std::string& value
         return self->read_again(flight, *frame);
     }
     self->counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
-    self->land(flight, {answer_of(flight->version, value, CacheFrom::fill), self->shortened_ttl()});
+    self->land(flight, {answer_of(flight->version, value, CacheFrom::fill), self->shortened(flight->ttl)});
   };
-  put_script(flight->id, flight->version, value, options_.l2_deadline, ReadBy::library, std::move(end));
+  put_script(flight->id, flight->version, value, flight->ttl, options_.l2_deadline, ReadBy::library, std::move(end));
 }
 
 /// A newer row stands in L2: that is the answer.
@@ -356,7 +388,9 @@ void Table::written(const FlightPointer& flight, std::string value, bool over_no
     send_main(call, options_.l2_deadline, ReadBy::library);
   }
   CachedBytes answer{std::move(value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
-  land(flight, {std::move(answer), shortened_ttl()});
+  Outcome outcome{std::move(answer), shortened(flight->ttl)};
+  outcome.in_l2 = true;
+  land(flight, std::move(outcome));
 }
 
 /// The load runs on, and what it brings is kept.
@@ -431,6 +465,9 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
   Shard& shard = shard_of(mix(id));
   std::vector<Waiting> waiters;
   FlightPointer next;
+  bool gives_back = false;
+  LoadTold told;
+  std::optional<BrandedId> in_l2;
   {
     const std::lock_guard lock(shard.mutex);
     Watch& watch = shard.watches[id];
@@ -459,6 +496,19 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     }
     waiters.swap(flight->waiters);
     watch.flight = nullptr;
+    if (flight->lease == Flight::Lease::held) {
+      gives_back = true;
+      flight->lease = Flight::Lease::none;
+      if (!outcome.answer) {
+        told = {{}, outcome.load_failed ? 'e' : 'x', outcome.answer.error().text};
+      } else if (found) {
+        told.how = outcome.in_l2 ? 'f' : 'x';
+        if (outcome.in_l2)
+          in_l2 = version;
+      } else if (outcome.told_absent && !superseded) {
+        told.how = 'a';
+      }
+    }
     if (outcome.answer && superseded && !flight->again) {
       std::vector<Waiting> early;
       std::vector<Waiting> late;
@@ -478,6 +528,8 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     }
     release(shard, id);
   }
+  if (gives_back)
+    end_lease(flight, std::move(told), in_l2);
   if (!waiters.empty())
     outcome.answer = or_stale(flight->id, std::move(outcome.answer));
   for (std::size_t i = 0; i < waiters.size(); ++i) {

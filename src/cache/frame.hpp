@@ -32,14 +32,33 @@ struct Frame {
 struct TableKeys {
   explicit TableKeys(const CacheName& table)
       : prefix("ecc:{" + std::string(table.text()) + "}:"),
+        extension("eccx:{" + std::string(table.text()) + "}:"),
         channel(prefix + "coh"),
         queue("ecc.coh." + std::string(table.text())) {}
 
   [[nodiscard]] keyspace::KeyText row(const BrandedId& id) const { return keyspace::KeyText::of(prefix, id.text()); }
+  /// Who loads the row: `eccx:{table}:load:<id>`.
+  [[nodiscard]] keyspace::KeyText lease(const BrandedId& id) const {
+    return keyspace::KeyText::of(extension, "load:", id.text());
+  }
+  /// By tag: ids of its rows, those that are being dropped, its last drop; and how many drops there were.
+  [[nodiscard]] keyspace::KeyText tag(std::string_view tag) const {
+    return keyspace::KeyText::of(extension, "tag:", tag);
+  }
+  [[nodiscard]] keyspace::KeyText tag_apart(std::string_view tag) const {
+    return keyspace::KeyText::of(extension, "tagdrop:", tag);
+  }
+  [[nodiscard]] keyspace::KeyText tag_floor(std::string_view tag) const {
+    return keyspace::KeyText::of(extension, "tagfloor:", tag);
+  }
+  [[nodiscard]] keyspace::KeyText tag_drops() const { return keyspace::KeyText::of(extension, "tagdrops"); }
+  /// On which those are told who wait for another process's load.
+  [[nodiscard]] keyspace::KeyText loads() const { return keyspace::KeyText::of(extension, "loads"); }
 
-  std::string prefix;   ///< `ecc:{table}:`, also what tracking watches
-  std::string channel;  ///< `ecc:{table}:coh`
-  std::string queue;    ///< `ecc.coh.<table>`
+  std::string prefix;     ///< `ecc:{table}:`, also what tracking watches
+  std::string extension;  ///< `eccx:{table}:`, of what peers do not know: nothing else may stand below `prefix`
+  std::string channel;    ///< `ecc:{table}:coh`
+  std::string queue;      ///< `ecc.coh.<table>`
 };
 
 }  // namespace cache

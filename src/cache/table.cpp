@@ -60,6 +60,11 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
     if (wait < milliseconds(0) || wait > kLongest)
       return fail(Errc::invalid_argument, fmt::format("{} must be 0 to 20 days, got {}ms", name, wait.count()));
   }
+  if (options.load_lease != milliseconds(0) &&
+      (options.load_lease < milliseconds(30) || options.load_lease > kLongest)) {
+    return fail(Errc::invalid_argument,
+                fmt::format("load_lease must be 0 or 30 ms to 20 days, got {}ms", options.load_lease.count()));
+  }
   if (options.load_threads < 1 || options.load_threads > 256)
     return fail(Errc::invalid_argument, fmt::format("load_threads must be 1 to 256, got {}", options.load_threads));
   return {};
@@ -75,12 +80,15 @@ Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions op
   if (client.core()->closed())
     return fail(Errc::client_closed, "the client is closed", Repeat::safe);
   auto table = std::make_shared<Table>(client.core(), std::move(options), std::move(load), std::move(load_async));
+  const bool shares_loads = table->options_.load_lease > milliseconds(0);
+  if ((shares_loads || table->options_.coherence != Coherence::none) && detail::on_library_thread())
+    return fail(Errc::would_deadlock, "open such a cache on a thread of your own: it waits for the server");
+  if (shares_loads)
+    ECHOMQ_CHECK(table->listen_for_loads());
   if (table->options_.coherence == Coherence::none) {
     table->armed();
     return table;
   }
-  if (detail::on_library_thread())
-    return fail(Errc::would_deadlock, "open a coherent cache on a thread of your own: it waits for the server");
   table->coherence_ =
       std::make_shared<CoherenceLink>(table->options_.coherence, table->keys_, std::weak_ptr<CoherenceSink>(table));
   if (auto started = table->coherence_->start(table->core()); !started) {
@@ -98,6 +106,8 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
       load_async_(std::move(load_async)),
       pool_(options_.load_threads),
       deadlines_(options_.load_deadline),
+      lease_turns_(options_.load_lease / 3),
+      token_salt_((std::uint64_t{std::random_device()()} << 32) | std::random_device()()),
       opened_ms_(coarse_ms()),
       brand_(brand_of(*BrandedId::encode(options_.kind, 0))),
       hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()),
@@ -122,8 +132,8 @@ Result<void> Table::check_kind(const BrandedId& id) const {
 }
 
 /// The time to live less the random part.
-Ticks Table::shortened_ttl() {
-  const auto ttl = static_cast<Ticks>(options_.ttl.count());
+Ticks Table::shortened(milliseconds whole) {
+  const auto ttl = static_cast<Ticks>(whole.count());
   const auto spread = static_cast<Ticks>(static_cast<double>(ttl) * options_.jitter);
   if (spread == 0)
     return ttl;
@@ -277,6 +287,7 @@ void Table::heard(const CoherenceMessage& message) noexcept {
     return ignored();
   if (!apply(message.id, message.version))
     ignored();
+  look_again(message.id);
 }
 
 void Table::changed(const BrandedId& id) noexcept {
@@ -284,6 +295,7 @@ void Table::changed(const BrandedId& id) noexcept {
     return ignored();
   change(id, Told::by_push);
   counters_.coherence_applied.fetch_add(1, std::memory_order_relaxed);
+  look_again(id);
 }
 
 void Table::close() {
@@ -294,6 +306,10 @@ void Table::close() {
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (coherence_)
     coherence_->close();
+  end_waits();
+  if (loads_heard_)
+    loads_heard_->cancel();
+  lease_turns_.shutdown();
   deadlines_.shutdown();
   pool_.shutdown();
 }
@@ -325,12 +341,12 @@ void Table::send(Exchange* call, milliseconds deadline, ReadBy reader) {
   coherence_->link()->submit(call, !detail::on_library_thread());
 }
 
-void Table::put_script(const BrandedId& id, const BrandedId& version, std::string_view value, milliseconds deadline,
-                       ReadBy reader, End end) {
+void Table::put_script(const BrandedId& id, const BrandedId& version, std::string_view value, milliseconds lives,
+                       milliseconds deadline, ReadBy reader, End end) {
   // Not on the tracking connection: its NOLOOP does not hold for what scripts write.
   static const script::ScriptSource& script = *script::find_script("cache_put");
   const auto key = keys_.row(id);
-  const std::string ttl = std::to_string(options_.ttl.count());
+  const std::string ttl = std::to_string(lives.count());
   Exchange* call =
       Exchange::command(std::move(end), "EVALSHA", script.sha1, "1", key.view(), version.text(), value, ttl);
   call->script = &script;
@@ -347,6 +363,7 @@ CacheStats Table::stats() const {
   out.coalesced = read(counters_.coalesced);
   out.load_errors = read(counters_.load_errors);
   out.load_late = read(counters_.load_late);
+  out.load_waits = read(counters_.load_waits);
   out.backed_off = read(counters_.backed_off);
   out.refreshed = read(counters_.refreshed);
   out.stale_served = read(counters_.stale_served);

@@ -43,8 +43,11 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) noexcept;
   [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into);
   void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters);
-  [[nodiscard]] Reply<CachePut> put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version);
-  [[nodiscard]] Reply<std::vector<Result<CachePut>>> put_many(std::span<const CachePutItem> items);
+  [[nodiscard]] Reply<CachePut> put(const BrandedId& id, std::string_view value, const CachePutOptions& with);
+  /// `encoded`: the items' values, or why there is none; empty: they are in the items.
+  [[nodiscard]] Reply<std::vector<Result<CachePut>>> put_many(std::span<const CachePutItem> items,
+                                                              std::span<const Result<std::string>> encoded);
+  [[nodiscard]] Reply<std::uint64_t> invalidate_tag(std::string_view tag);
   [[nodiscard]] Reply<void> invalidate(const BrandedId& id);
   [[nodiscard]] Result<Applied> apply(const BrandedId& id, const BrandedId& version);
   void flush();
@@ -68,6 +71,12 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     detail::CacheWaiter* waiter;
     std::uint32_t generation;  // when it joined
   };
+  /// What a process tells of its load to those who wait for it.
+  struct LoadTold {
+    std::string token;
+    char how = 'x';  // f filled, a there is nothing, e failed, x not known
+    std::string error;
+  };
   /// One read of an id on the way: L2, then the loader, then the fill.
   struct Flight {
     BrandedId id;
@@ -78,6 +87,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::vector<Waiting> waiters;
     BrandedId version;  // minted before the load
     std::optional<Error> not_minted;
+    std::chrono::milliseconds ttl{0};   // of the row that is loaded
+    std::optional<std::int64_t> drops;  // of tags, when L2 was read
+    std::chrono::steady_clock::time_point drops_read;
     int reads = 0;
     bool again = false;    // on behalf of those whom an older answer was not for: whatever comes is theirs
     bool corrupt = false;  // L2 holds bytes that are no frame
@@ -85,6 +97,22 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     bool away = false;     // L2 did not answer
     bool ahead = false;    // of a row whose time is not over yet
     bool late = false;     // its loader is: nobody waits any more
+    bool timed = false;    // the loader's deadline runs
+
+    // Where loads are shared between processes. Guarded by the shard's mutex.
+    enum class Lease : std::uint8_t {
+      none,
+      asked,    // the server is asked who loads
+      waits,    // another process loads
+      held,     // this one does
+      lost,     // it did, and what it brings counts for nothing any more
+      written,  // given back with what was loaded
+    };
+    Lease lease = Lease::none;
+    std::string token;                // of this flight
+    std::string holder;               // whom it waits for
+    std::optional<LoadTold> told;     // what was heard while it was asked
+    std::optional<BrandedId> stands;  // the row that L2 had when it was read
   };
   using FlightPointer = std::shared_ptr<Flight>;
   /// What is heard of an id while something runs for it.
@@ -117,13 +145,15 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   struct Counters {
     std::atomic<std::uint64_t> misses{0}, l2_hits{0}, fills{0}, absent{0}, coalesced{0}, load_errors{0}, load_late{0},
         backed_off{0}, refreshed{0}, stale_served{0}, outages{0}, l2_write_errors{0}, corrupt{0}, superseded{0},
-        too_large{0}, coherence_applied{0}, coherence_stale{0}, coherence_ignored{0}, flushes{0};
+        load_waits{0}, too_large{0}, coherence_applied{0}, coherence_stale{0}, coherence_ignored{0}, flushes{0};
   };
   /// What a flight ends with.
   struct Outcome {
     Result<CachedBytes> answer;
     Ticks life = 0;  // in L1; 0: not kept
     bool told_absent = false;
+    bool load_failed = false;
+    bool in_l2 = false;
   };
   using End = Exchange::End;
 
@@ -134,7 +164,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   [[nodiscard]] std::size_t shard_number(std::uint64_t hash) const noexcept { return (hash >> 40) & last_shard_; }
   [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[shard_number(hash)]; }
   [[nodiscard]] Result<void> check_kind(const BrandedId& id) const;
-  [[nodiscard]] Ticks shortened_ttl();
+  [[nodiscard]] Ticks shortened(std::chrono::milliseconds ttl);
   void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version);
   static void mark_early(Watch& watch) noexcept;
   static void release(Shard& shard, std::uint64_t id);
@@ -150,7 +180,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   /// On the main connection, or under tracking on the one that hears.
   void send_main(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
   void send(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
-  void put_script(const BrandedId& id, const BrandedId& version, std::string_view value,
+  void put_script(const BrandedId& id, const BrandedId& version, std::string_view value, std::chrono::milliseconds ttl,
                   std::chrono::milliseconds deadline, ReadBy reader, End end);
 
   // flight.cpp
@@ -160,6 +190,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void without_l2(const FlightPointer& flight, Error why);
   void read_again(const FlightPointer& flight, const Frame& newer);
   void load(const FlightPointer& flight);
+  void run_loader(const FlightPointer& flight);
   void loaded(const FlightPointer& flight, LoadedBytes result);
   void fill(const FlightPointer& flight, std::string value);
   void filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers);
@@ -172,18 +203,50 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void load_succeeded(const BrandedId& id);
   void land(const FlightPointer& flight, Outcome outcome);
 
+  // lease.cpp
+  [[nodiscard]] Result<void> listen_for_loads();
+  void ask_lease(const FlightPointer& flight);
+  void lease_answered(const FlightPointer& flight, Result<std::vector<Value>> answers);
+  void load_heard(std::string_view message);
+  void load_told(const FlightPointer& flight, LoadTold told);
+  void look_again(const FlightPointer& flight);
+  void look_again(const BrandedId& id);
+  void look_at_all();
+  void keep_lease(const FlightPointer& flight);
+  void lease_lost(Flight& flight);
+  void take_back_older(const Flight& flight);
+  void fill_and_end(const FlightPointer& flight, std::string value);
+  void end_lease(const FlightPointer& flight, LoadTold told, const std::optional<BrandedId>& version);
+  void end_waits();
+  [[nodiscard]] FlightPointer leave_waiting(Shard& shard, const BrandedId& id, const Flight* which);
+
   // writes.cpp
   struct Writing {
     BrandedId id;
     BrandedId version;
     std::string value;
+    std::chrono::milliseconds ttl{0};
     std::uint32_t generation = 0;
     std::uint64_t evictions = 0;
   };
   using PutEnd = std::function<void(Result<CachePut>)>;
   /// Calls `end` once, at once when nothing is sent.
-  void put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version, PutEnd end);
+  void put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version,
+               const std::vector<std::string>& tags, std::optional<std::chrono::milliseconds> ttl, PutEnd end);
   [[nodiscard]] Result<CachePut> put_done(const Writing& writing, Result<std::vector<Value>> answers);
+
+  // tags.cpp
+  struct TagDrop;
+  [[nodiscard]] Result<void> check_entry(const std::vector<std::string>& tags,
+                                         std::optional<std::chrono::milliseconds> ttl) const;
+  /// `drops`: of tags, before the value was read. `replaces`: the row that was there then and is to be replaced.
+  void put_tagged_script(const BrandedId& id, const BrandedId& version, std::string_view value,
+                         std::chrono::milliseconds ttl, const std::vector<std::string>& tags,
+                         std::optional<std::int64_t> drops, std::optional<BrandedId> replaces,
+                         std::chrono::milliseconds deadline, ReadBy reader, End end);
+  void fill_tagged(const FlightPointer& flight, Loaded<std::string> found);
+  void drop_some(const std::shared_ptr<TagDrop>& drop);
+  void some_dropped(const std::shared_ptr<TagDrop>& drop, Result<std::vector<Value>> answers);
 
   const std::shared_ptr<client::Core> core_;
   const CacheOptions options_;
@@ -193,6 +256,10 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   std::vector<std::unique_ptr<Shard>> shards_;
   LoadPool pool_;
   Deadlines deadlines_;
+  Deadlines lease_turns_;  // each third of a lease: renewals, and looks of those who wait
+  std::optional<Subscription> loads_heard_;
+  const std::uint64_t token_salt_;
+  std::atomic<std::uint64_t> tokens_{0};
   std::shared_ptr<CoherenceLink> coherence_;
   std::atomic<bool> closed_{false};
   // All that a hit reads of the table, in one line.

@@ -25,9 +25,9 @@ template <typename T>
 
 }  // namespace
 
-Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, std::optional<BrandedId> version) {
+Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, const CachePutOptions& with) {
   auto* call = promise<CachePut>(*this);
-  put_one(id, value, version, [call](Result<CachePut> outcome) {
+  put_one(id, value, with.version, with.tags, with.ttl, [call](Result<CachePut> outcome) {
     call->settle(std::move(outcome));
     call->release();
   });
@@ -35,7 +35,8 @@ Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, std::opt
   return reply_of(call);
 }
 
-Reply<std::vector<Result<CachePut>>> Table::put_many(std::span<const CachePutItem> items) {
+Reply<std::vector<Result<CachePut>>> Table::put_many(std::span<const CachePutItem> items,
+                                                     std::span<const Result<std::string>> encoded) {
   using Outcomes = std::vector<Result<CachePut>>;
   if (items.empty())
     return Result<Outcomes>(Outcomes());
@@ -47,23 +48,34 @@ Reply<std::vector<Result<CachePut>>> Table::put_many(std::span<const CachePutIte
   auto* call = promise<Outcomes>(*this);
   auto whole = std::make_shared<Whole>(Outcomes(items.size(), Result<CachePut>(CachePut::stored)), items.size(), call);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    put_one(items[i].id, items[i].value, items[i].version, [whole, i](Result<CachePut> outcome) {
+    const CachePutItem& item = items[i];
+    auto end = [whole, i](Result<CachePut> outcome) {
       whole->outcomes[i] = std::move(outcome);
       if (whole->left.fetch_sub(1, std::memory_order_acq_rel) != 1)
         return;
       whole->call->settle(std::move(whole->outcomes));
       whole->call->release();
-    });
+    };
+    if (encoded.empty()) {
+      put_one(item.id, item.value, item.version, item.tags, item.ttl, std::move(end));
+    } else if (encoded[i]) {
+      put_one(item.id, *encoded[i], item.version, item.tags, item.ttl, std::move(end));
+    } else {
+      end(std::unexpected<Error>(encoded[i].error()));
+    }
   }
   call->source = core().source();
   return reply_of(call);
 }
 
-void Table::put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version, PutEnd end) {
+void Table::put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version,
+                    const std::vector<std::string>& tags, std::optional<std::chrono::milliseconds> ttl, PutEnd end) {
   if (auto kind = check_kind(id); !kind)
     return end(std::unexpected<Error>(std::move(kind).error()));
   if (value.size() > kMaxValue)
     return end(fail(Errc::invalid_argument, "value is longer than 512 MiB"));
+  if (auto sound = check_entry(tags, ttl); !sound)
+    return end(std::unexpected<Error>(std::move(sound).error()));
   if (closed_.load(std::memory_order_acquire))
     return end(fail(Errc::client_closed, "the cache is closed", Repeat::safe));
   if (!version) {
@@ -72,7 +84,7 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
       return end(std::unexpected<Error>(std::move(minted).error()));
     version = *minted;
   }
-  Writing writing{.id = id, .version = *version, .value = std::string(value)};
+  Writing writing{.id = id, .version = *version, .value = std::string(value), .ttl = ttl.value_or(options_.ttl)};
   const std::uint64_t key = id.value();
   Shard& shard = shard_of(mix(key));
   {
@@ -82,9 +94,15 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
     writing.generation = generation_.load(std::memory_order_seq_cst);
     writing.evictions = watch.evictions;
   }
-  put_script(id, *version, value, core_->options().deadline, ReadBy::caller,
-             [self = shared_from_this(), writing = std::move(writing), end = std::move(end)](
-                 Result<std::vector<Value>> answers) { end(self->put_done(writing, std::move(answers))); });
+  const std::chrono::milliseconds lives = writing.ttl;
+  auto done = [self = shared_from_this(), writing = std::move(writing), end = std::move(end)](
+                  Result<std::vector<Value>> answers) { end(self->put_done(writing, std::move(answers))); };
+  if (tags.empty()) {
+    put_script(id, *version, value, lives, core_->options().deadline, ReadBy::caller, std::move(done));
+  } else {
+    put_tagged_script(id, *version, value, lives, tags, {}, {}, core_->options().deadline, ReadBy::caller,
+                      std::move(done));
+  }
 }
 
 Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Value>> answers) {
@@ -100,6 +118,14 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   const std::lock_guard lock(shard.mutex);
   Watch& watch = shard.watches[id];
   const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
+  if (stored && answers->back().as_integer() == 0) {
+    // One of its tags was dropped later. What stands there is not known.
+    shard.l1.erase(id);
+    ++watch.evictions;
+    mark_early(watch);
+    release(shard, id);
+    return CachePut::superseded;
+  }
   if (!stored && !newer) {
     // Written or not, nobody knows: whatever this process has may be old now.
     shard.l1.erase(id);
@@ -123,7 +149,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
                      .version = writing.version,
                      .value = writing.value,
                      .now = at,
-                     .expires = at + shortened_ttl(),
+                     .expires = at + shortened(writing.ttl),
                      .generation = generation};
     if (!shard.l1.put(row))
       counters_.too_large.fetch_add(1, std::memory_order_relaxed);
@@ -153,11 +179,15 @@ Reply<void> Table::invalidate(const BrandedId& id) {
     call->release();
   };
   const auto key = keys_.row(id);
+  const auto lease = keys_.lease(id);
   const bool on_main = options_.coherence != Coherence::tracking;
   if (on_main)
     call->source = core().source();
-  send(Exchange::command(std::move(end), "DEL", key.view()), core_->options().deadline,
-       on_main ? ReadBy::caller : ReadBy::library);
+  // With the lease: what another process loads now was read before this.
+  Exchange* deletion = options_.load_lease.count() > 0
+                           ? Exchange::command(std::move(end), "DEL", key.view(), lease.view())
+                           : Exchange::command(std::move(end), "DEL", key.view());
+  send(deletion, core_->options().deadline, on_main ? ReadBy::caller : ReadBy::library);
   return reply_of(call);
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <thread>
@@ -187,6 +188,62 @@ TEST_F(CacheCluster, TrackingFollowsTheSlotOfItsTable) {
     EXPECT_EQ(got(cache), newest() + "/l2");
   }
   EXPECT_EQ(cache.stats().outages, 0U);
+}
+
+TEST_F(CacheCluster, ALoadIsSharedOnAnyNode) {
+  start();
+  const Client one = open();
+  const Client two = open();
+  for (std::size_t node = 0; node < 3; ++node) {
+    SCOPED_TRACE(node);
+    std::atomic<int> loads{0};
+    std::atomic<bool> held{true};
+    const LoadBytes load = [&](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+      ++loads;
+      while (held)
+        std::this_thread::sleep_for(1ms);
+      return Loaded<std::string>{"one", std::nullopt};
+    };
+    const CacheOptions with = {
+        .table = CacheName::parse(name_on(node)).value(), .kind = "USR", .ttl = 60s, .load_lease = 60s};
+    auto first = ByteCache::open(one, with, load);
+    auto second = ByteCache::open(two, with, load);
+    ASSERT_TRUE(first && second);
+    auto loaded = first->get(kUser);
+    ASSERT_TRUE(eventually([&] { return loads == 1; }));
+    auto waits = second->get(kUser);
+    EXPECT_TRUE(eventually([&] { return second->stats().load_waits == 1; }));
+    held = false;
+    EXPECT_EQ(loaded.get()->value, "one");
+    // Told across nodes, for nobody looks by himself within a lease of a minute.
+    EXPECT_EQ(waits.get()->from, CacheFrom::l2);
+    EXPECT_EQ(loads, 1);
+  }
+}
+
+TEST_F(CacheCluster, ATagIsDroppedOnAnyNode) {
+  start();
+  const Client one = open();
+  const Client two = open();
+  for (const Coherence coherence : {Coherence::broadcast, Coherence::tracking}) {
+    for (std::size_t node = 0; node < 3; ++node) {
+      SCOPED_TRACE(node);
+      const CacheOptions with = {.table = CacheName::parse(name_on(node)).value(),
+                                 .kind = "USR",
+                                 .ttl = 60s,
+                                 .coherence = coherence,
+                                 .tags = true};
+      auto first = ByteCache::open(one, with);
+      auto second = ByteCache::open(two, with);
+      ASSERT_TRUE(first && second);
+      ASSERT_EQ(first->put(kUser, "v", {.tags = {"red"}}).get().value(), CachePut::stored);
+      EXPECT_TRUE(eventually([&] { return got(*second) == "v/hit"; }));
+      EXPECT_EQ(first->invalidate_tag("red").get().value(), 1U);
+      EXPECT_FALSE(holds(*first));
+      EXPECT_TRUE(eventually([&] { return !holds(*second); }));
+      EXPECT_EQ(got(*second), "(absent)/l2");
+    }
+  }
 }
 
 }  // namespace

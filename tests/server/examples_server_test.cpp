@@ -63,5 +63,15 @@ TEST_F(Examples, TracedJobs) {
   EXPECT_THAT(out, HasSubstr("span \"process mails\" of trace 0af7651916cd43dd8448eb211c80319c, to nobody\n"));
 }
 
+TEST_F(Examples, NearCache) {
+  const std::string out = run("near_cache");
+  EXPECT_EQ(out,
+            "loading USR0NgWEfAE00A\n"
+            "Ada, by the loader\n"
+            "Ada, by the other's load\n"
+            "1 row of team.7 dropped\n"
+            "loading USR0NgWEfAE00A\n");
+}
+
 }  // namespace
 }  // namespace echomq::test

@@ -56,5 +56,20 @@ TEST_F(ToolCache, WhatItInvalidatesAWatcherAndATableHear) {
   })) << "no loader, no row: nothing";
 }
 
+TEST_F(ToolCache, DropsATag) {
+  auto client = Client::open(url());
+  ASSERT_TRUE(client);
+  auto cache = ByteCache::open(
+      *client, {.table = "users", .kind = "USR", .ttl = 60s, .coherence = Coherence::broadcast, .tags = true});
+  ASSERT_TRUE(cache) << cache.error().message();
+  ASSERT_TRUE(cache->put(BrandedId("USR0NgWEfAE00A"), "alice", {.tags = {"team.7"}}).get());
+  CachedBytes row;
+  ASSERT_TRUE(cache->peek(BrandedId("USR0NgWEfAE00A"), row));
+  EXPECT_EQ(emq({"cache", "drop", "users", "team.7"}).out, "1 rows dropped\n");
+  EXPECT_TRUE(comes_true([&] { return !cache->peek(BrandedId("USR0NgWEfAE00A"), row); }));
+  EXPECT_EQ(emq({"cache", "drop", "users", "team.7", "--json"}).out, "{\"tag\":\"team.7\",\"dropped\":0}\n");
+  EXPECT_EQ(emq({"cache", "drop", "users", "no tag"}).exit_code, 2);
+}
+
 }  // namespace
 }  // namespace echomq::test

@@ -39,6 +39,7 @@ struct Options {
   std::string id;
   std::string value;
   std::optional<std::string> version;
+  std::string tag;
   std::uint64_t ttl_ms = 5000;
   std::uint64_t count = 0;
 };
@@ -106,6 +107,21 @@ Exit put(Session& session, const Options& options) {
   return stored ? Exit::ok : Exit::refused;
 }
 
+Exit drop(Session& session, const Options& options) {
+  ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
+  ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::at_open));
+  // Of no kind that has rows: only the version of the drop is minted in it.
+  ECHOMQ_OR_REPORT(const echomq::ByteCache cache,
+                   echomq::ByteCache::open(client, {.table = table, .kind = "TAG", .l1_bytes = 0, .tags = true}));
+  ECHOMQ_OR_REPORT(const std::uint64_t dropped, cache.invalidate_tag(options.tag).get());
+  if (session.json) {
+    session.print_json(json::object{{"tag", options.tag}, {"dropped", dropped}});
+  } else {
+    session.print_line(fmt::format("{} rows dropped", dropped));
+  }
+  return Exit::ok;
+}
+
 Exit invalidate(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   std::vector<BrandedId> ids;
@@ -120,6 +136,8 @@ Exit invalidate(Session& session, const Options& options) {
   for (const BrandedId& id : ids) {
     // Minted now: newer than every row that any table has from before.
     ECHOMQ_OR_REPORT(const BrandedId version, client.mint(id.brand()));
+    // First who loads it now: what that brings was read before.
+    ECHOMQ_OR_REPORT(const echomq::Value unleased, client.command("DEL", keys.lease(id).view()).get());
     ECHOMQ_OR_REPORT(const echomq::Value deleted, client.command("DEL", keys.row(id).view()).get());
     ECHOMQ_OR_REPORT(const std::int64_t told, writer.broadcast(id, version).get());
     const bool had = deleted.as_integer().value_or(0) == 1;
@@ -266,6 +284,8 @@ void add_cache(CLI::App& app, Session& session, Action& chosen) {
   command->add_option("ids", options->ids, "Ids of the rows")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command = add("drop", "Delete the rows that were put with a tag, and tell the tables", drop);
+  command->add_option("tag", options->tag, "The tag")->required();
   add("stats", "Rows and bytes that the server has, and how many listen; looks at every key", stats);
   command = add("watch", "One line a broadcast message, as it comes; --json: one JSON object a line", watch);
   command->add_option("-n,--count", options->count, "End after so many; 0: never")->capture_default_str();

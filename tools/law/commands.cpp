@@ -87,6 +87,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"LSET", 1, 1, true},
     {"LMOVE", 1, 2, true},
     {"RPOPLPUSH", 1, 2, true},
+    {"RENAME", 1, 2, true},
     {"SADD", 1, 1, true, true},
     {"SREM", 1, 1, true, true},
     {"SPOP", 1, 1, true},

@@ -126,7 +126,8 @@ std::set<std::string> Registry::types_of(std::string_view pattern) const {
       return {one.type};
   }
   // A base with nothing but data behind it names any key: that is no grammar.
-  if (pattern == std::string(kBase) + kData || !(pattern.starts_with("emq:{q}:") || pattern.starts_with("ecc:{")))
+  if (pattern == std::string(kBase) + kData ||
+      !(pattern.starts_with("emq:{q}:") || pattern.starts_with("ecc:{") || pattern.starts_with("eccx:{")))
     return types;
   for (const KeyEntry& one : keys) {
     if (fits(pattern, one.pattern))
