@@ -203,6 +203,11 @@ TEST_F(ToolDoctor, EachThingThatIsWrongIsFound) {
     raw("HDEL", kBase + "gactive", text(limited_));
     return Expected{{"lane_count_low", text(limited_)}, {"lane_missing_on_ring", text(limited_)}};
   });
+  expect("a count that is no number", [&] {
+    raw("HSET", kBase + "gactive", text(waiting_), "many");
+    raw("HSET", kBase + "gactive", text(paused_), "1.5");
+    return Expected{{"lane_count_no_number", text(waiting_)}, {"lane_count_no_number", text(paused_)}};
+  });
   for (const char* key :
        {"pending", "active", "schedule", "dead", "ring", "wake", "paused", "glimit", "gactive", "gweight", "meta",
         "limiter", "metrics:completed", "metrics:failed", "repeat", "flow:outbox", "parked", "upkeep"}) {
@@ -222,6 +227,52 @@ TEST_F(ToolDoctor, EachThingThatIsWrongIsFound) {
   }
   expect("a row that is none", [&] { return replace(row(flat_[3])); });
   expect("a lane's set that is none", [&] { return replace(set_of(paused_)); });
+}
+
+TEST_F(ToolDoctor, FixMendsLanesAtOneMomentAndLeavesTheRest) {
+  fill();
+  const std::string waits = text(waiting_), limited = text(limited_), paused = text(paused_), empty = text(lane());
+  raw("HSET", kBase + "gactive", waits, "many");
+  raw("HINCRBY", kBase + "gactive", limited, "5");
+  raw("HSET", kBase + "gactive", paused, "1");
+  raw("LREM", kBase + "ring", "0", waits);
+  raw("RPUSH", kBase + "ring", paused, empty, empty);
+  raw("ZADD", kBase + "dead", "0", "ghost");
+  const Value before = raw("DEBUG", "DIGEST");
+  // Only said.
+  const ToolResult dry = emq({"doctor", "jobs", "--fix", "--dry-run"});
+  EXPECT_EQ(dry.exit_code, 1);
+  EXPECT_THAT(dry.out, HasSubstr("would mend lane " + waits));
+  EXPECT_THAT(dry.out, HasSubstr("would mend lane " + limited));
+  EXPECT_EQ(raw("DEBUG", "DIGEST"), before);
+  EXPECT_EQ(emq({"doctor", "jobs"}).exit_code, 1);
+  EXPECT_EQ(raw("DEBUG", "DIGEST"), before);
+  EXPECT_EQ(emq({"doctor", "jobs", "--dry-run"}).exit_code, 2) << "of what";
+
+  const ToolResult done = emq({"doctor", "jobs", "--fix"});
+  EXPECT_EQ(done.exit_code, 1) << "the ghost is left";
+  EXPECT_THAT(done.out, HasSubstr("will mend lane " + waits));
+  EXPECT_THAT(done.out, HasSubstr("lane " + waits + ": count many -> 1, turns 0 -> 1\n"));
+  EXPECT_THAT(done.out, HasSubstr("lane " + limited + ": count 6 -> 1, turns 0 -> 0\n"));
+  EXPECT_THAT(done.out, HasSubstr("lane " + paused + ": count 1 -> 0, turns 1 -> 0\n"));
+  EXPECT_THAT(done.out, HasSubstr("lane " + empty + ": count none -> 0, turns 2 -> 0\n"));
+  EXPECT_THAT(found(), ElementsAre(Pair("member_without_row", "ghost")));
+  EXPECT_EQ(raw("HGETALL", kBase + "gactive").size(), 4U) << "two lanes, one job each";
+
+  // Once it is sound there is nothing to do.
+  raw("ZREM", kBase + "dead", "ghost");
+  const Value sound = raw("DEBUG", "DIGEST");
+  EXPECT_EQ(emq({"doctor", "jobs", "--fix"}).exit_code, 0);
+  EXPECT_EQ(raw("DEBUG", "DIGEST"), sound);
+
+  raw("RPUSH", kBase + "ring", waits);
+  const ToolResult json = emq({"doctor", "jobs", "--fix", "--json"});
+  EXPECT_EQ(json.exit_code, 0) << json.out;
+  const boost::json::value told = json_of(json.out);
+  ASSERT_EQ(told.at("repairs").as_array().size(), 1U);
+  EXPECT_EQ(told.at("repairs").at(0).at("turns_before").as_int64(), 2);
+  EXPECT_EQ(told.at("repairs").at(0).at("turns").as_int64(), 1);
+  EXPECT_TRUE(told.at("repairs").at(0).at("done").as_bool());
 }
 
 TEST_F(ToolDoctor, OfManyTheFirstAreShown) {

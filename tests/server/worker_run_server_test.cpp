@@ -128,6 +128,21 @@ TEST_F(WorkerRun, DeadEndsTheJobAtItsFirstAttempt) {
   EXPECT_EQ(field(id, "attempts"), "1");
 }
 
+// A peer that completes the job keeps nothing of it: who waited was told of the death before.
+TEST_F(WorkerRun, AKeptDeathIsForgottenWithTheJobsNextChance) {
+  const JobId id = enqueue("x", {.run = {.keep = 1min}});
+  {
+    Worker worker = start([](Job&) { return Dead("malformed"); });
+    ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+  }
+  EXPECT_EQ(queue_->wait(id, {.timeout = 1s}).get().value().how, EndedAs::dead);
+  ASSERT_TRUE(queue_->reprocess(id).get());
+  const auto job = queue_->claim().get().value();
+  ASSERT_TRUE(job);
+  ASSERT_TRUE(queue_->complete(id, job->token).get());
+  EXPECT_EQ(queue_->wait(id, {.timeout = 1s}).get().value().how, EndedAs::gone);
+}
+
 TEST_F(WorkerRun, DelayPutsTheJobOffWithoutCallingItAFailure) {
   std::vector<std::chrono::steady_clock::time_point> runs;
   const JobId id = enqueue();

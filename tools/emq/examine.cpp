@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <set>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -42,6 +44,13 @@ constexpr std::array kSets{KeyType::pending, KeyType::active, KeyType::schedule,
     return *number;
   }
   return static_cast<std::int64_t>(std::strtod(text_of(value).c_str(), nullptr));
+}
+
+/// As HINCRBY takes it; nothing the scripts write is anything else.
+[[nodiscard]] bool whole_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && text == std::to_string(number);
 }
 
 /// A limit as the scripts read it: none when it is no number.
@@ -423,7 +432,12 @@ class Examination {
     if (sound(KeyType::gactive)) {
       return scan("HSCAN", keys_.gactive(), [&](std::span<const Value> page) -> Result<void> {
         for (std::size_t i = 0; i + 1 < page.size(); i += 2) {
-          lanes_.insert(text_of(page[i]));
+          const std::string lane = text_of(page[i]);
+          lanes_.insert(lane);
+          if (!whole_number(text_of(page[i + 1])) && uncounted_.insert(lane).second) {
+            add("lane_count_no_number", "lane", lane,
+                fmt::format("gactive says {} for it, and counts no job in flight", text_of(page[i + 1])));
+          }
         }
         return {};
       });
@@ -540,6 +554,9 @@ class Examination {
         } else if (of(seen->high) < counted) {
           now.emplace(lane, "lane_count_low");
         }
+        if (uncounted_.contains(lane)) {
+          now.erase(lane);  // told already
+        }
         if (const auto before = blamed.find(lane);
             look == kLooks - 1 && before != blamed.end() && now.contains(lane) && now.at(lane) == before->second) {
           add(before->second, "lane", lane,
@@ -651,6 +668,7 @@ class Examination {
   std::set<std::string> told_;    // so that what is met twice is told once
   std::set<std::string> broken_;  // keys of another type
   std::set<std::string> lanes_;
+  std::set<std::string> uncounted_;  // lanes whose count is no number
   Counts on_ring_;
   Progress progress_;
 };

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- reprocess: gives a dead job another chance, in pending or in its lane, without its last error and the mark `cancel`. Attempts,
--- stalled and metrics stay as they are.
+-- reprocess: gives a dead job another chance, in pending or in its lane, without its last error, the mark `cancel` and what was kept of
+-- its death. Attempts, stalled and metrics stay as they are.
 -- KEYS[1] row of the job      KEYS[2] dead           KEYS[3] pending
 -- ARGV[1] job id
 -- Replies: 1 waiting again; -1 no such job.
@@ -12,6 +12,7 @@ local p = string.sub(pending, 1, -8)
 if redis.call('EXISTS', row) == 0 then return -1 end
 if redis.call('ZREM', dead, id) == 0 then return redis.error_reply('EMQSTATE not dead') end
 redis.call('HDEL', row, 'last_error', 'cancel')
+redis.call('DEL', p .. 'result:' .. id)   -- whoever completes it may keep nothing
 redis.call('HSET', row, 'state', 'pending')
 local g = redis.call('HGET', row, 'group')
 if g then
