@@ -166,6 +166,19 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
         return Done();
       },
       quick_options(8));
+  // What a round trip takes at the same time.
+  std::vector<double> pings;
+  std::jthread pinger([&](std::stop_token over) {
+    Client own = open();
+    while (!over.stop_requested()) {
+      const auto sent = Clock::now();
+      EXPECT_TRUE(own.command("PING").get());
+      pings.push_back(milliseconds(Clock::now() - sent));
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-log-slower-than", "0").get());
+  ASSERT_TRUE(client_->command("SLOWLOG", "RESET").get());
   std::vector<double> waits;
   for (int i = 0; i < 20; ++i) {
     other_begun = 0;
@@ -175,9 +188,29 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
     waits.push_back(static_cast<double>(other_begun - sent.time_since_epoch().count()) / 1e6);
     std::this_thread::sleep_for(5ms);
   }
+  ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-log-slower-than", "-1").get());
+  pinger.request_stop();
+  pinger.join();
+  // By the server's own clock: no call that the others have to wait for is long.
+  std::vector<std::int64_t> calls;
+  const Value meanwhile = client_->command("SLOWLOG", "GET", "100000").get().value();
+  for (const Value& entry : meanwhile.items()) {
+    const Value& words = entry[3];
+    if (words.size() > 1 && (words[0].as_text() == "EVALSHA" || words[0].as_text() == "EVAL"))
+      calls.push_back(entry[2].as_integer().value_or(0));
+  }
+  ASSERT_FALSE(calls.empty());
+  std::sort(calls.begin(), calls.end());
   std::sort(waits.begin(), waits.end());
-  std::printf("the other queue: median %.2f ms, longest %.2f ms\n", waits[waits.size() / 2], waits.back());
-  EXPECT_LE(waits[waits.size() / 2], 20);
+  std::sort(pings.begin(), pings.end());
+  const double ping = pings[pings.size() / 2];
+  std::printf("the other queue: median %.2f ms, longest %.2f ms, beside a PING of %.2f ms; %zu scripts, p90 %lld us\n",
+              waits[waits.size() / 2], waits.back(), ping, calls.size(),
+              static_cast<long long>(calls[calls.size() * 9 / 10]));
+  // Of a hundred jobs each, which are promoted, or settled and claimed: about a millisecond on a machine at rest.
+  EXPECT_LE(calls[calls.size() * 9 / 10], 5'000);
+  // On a busy machine as long as ten round trips: an admission, a wake, and the threads between them.
+  EXPECT_LE(waits[waits.size() / 2], std::max(20.0, 10 * ping));
   ASSERT_LT(old_done, kDue) << "it was over too soon to show anything";
   enqueue("newer", {.in = 0ms});
   ASSERT_TRUE(eventually([&] { return newer_at >= 0; }, 60s));

@@ -282,6 +282,7 @@ TEST_F(LongRunWorkerWake, AHundredThousandEnqueuesAtRandomMomentsBeginAtOnce) { 
 
 // CASES 34: half a second of sleep between two jobs, 190 ms until a job began at half load. 1,000 jobs a second, paced.
 TEST_F(LongRunWorkerWake, AThousandJobsASecondBeginWithinTwoMilliseconds) {
+  constexpr double kControlBusy = 0.3;  // ms; at rest it is below
   start_workers();
   double p99 = 0, control_p99 = 0;
   for (int attempt = 0; attempt < 4; ++attempt) {
@@ -310,10 +311,11 @@ TEST_F(LongRunWorkerWake, AThousandJobsASecondBeginWithinTwoMilliseconds) {
     control_p99 = percentile(late, 0.99);
     std::printf("enqueue to handler: p50 %.3f ms, p99 %.3f ms; the control: p99 %.3f ms\n", percentile(waits, 0.5), p99,
                 control_p99);
-    if (p99 <= 2 || control_p99 < 0.3)
+    if (p99 <= 2 || control_p99 < kControlBusy)
       break;
   }
-  EXPECT_LE(p99, 2) << "the control's p99: " << control_p99 << " ms";
+  // Two milliseconds, unless the machine was never at rest: then as many times what four threads need that wake each other.
+  EXPECT_LE(p99, 2 * std::max(1.0, control_p99 / kControlBusy)) << "the control's p99: " << control_p99 << " ms";
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ class Proxy::Loop {
 
   void heal() {
     rules_.held = {};
+    rules_.only.reset();
     rules_.refuse = false;
     rules_.piece = 0;
     rules_.delay = {};
@@ -291,13 +292,28 @@ const std::string& Proxy::url() const noexcept { return loop_->url(); }
 std::uint16_t Proxy::port() const noexcept { return loop_->port(); }
 
 void Proxy::hold() {
-  loop_->call([&] { loop_->rules().held = {{true, true}}; });
+  loop_->call([&] {
+    loop_->rules().held = {{true, true}};
+    loop_->rules().only.reset();
+  });
 }
 void Proxy::hold(Direction direction) {
-  loop_->call([&] { loop_->rules().held[direction] = true; });
+  loop_->call([&] {
+    loop_->rules().held[direction] = true;
+    loop_->rules().only.reset();
+  });
+}
+void Proxy::hold(Direction direction, std::uint64_t connection) {
+  loop_->call([&] {
+    loop_->rules().held[direction] = true;
+    loop_->rules().only = connection;
+  });
 }
 void Proxy::release() {
-  loop_->call([&] { loop_->rules().held = {{false, false}}; });
+  loop_->call([&] {
+    loop_->rules().held = {{false, false}};
+    loop_->rules().only.reset();
+  });
 }
 std::size_t Proxy::cut() {
   std::size_t count = 0;

@@ -62,6 +62,8 @@ class Proxy {
   /// Nothing passes any more, in either or one direction; not even the end of a stream. New connections are accepted.
   void hold();
   void hold(Direction direction);
+  /// Of one connection, by the number that the tap gives it.
+  void hold(Direction direction, std::uint64_t connection);
   void release();
   /// Ends every connection; gives how many there were.
   std::size_t cut();

@@ -50,7 +50,7 @@ ProxyConnection::Clock::time_point ProxyConnection::next_due() const noexcept {
   auto next = Clock::time_point::max();
   for (const Direction direction : {Direction::to_server, Direction::to_client}) {
     const Stream& stream = streams_[direction];
-    if (!stream.chunks.empty() && !stream.wants_write && !rules_.held[direction] && !connecting_) {
+    if (!stream.chunks.empty() && !stream.wants_write && !rules_.holds(id_, direction) && !connecting_) {
       next = std::min(next, std::max(stream.chunks.front().due, stream.next_piece));
     }
   }
@@ -113,7 +113,7 @@ void ProxyConnection::take(Direction direction) {
 
 void ProxyConnection::pass(Direction direction, Clock::time_point now) {
   Stream& stream = streams_[direction];
-  if (connecting_ || rules_.held[direction]) {
+  if (connecting_ || rules_.holds(id_, direction)) {
     return;
   }
   while (!stream.chunks.empty() && !stream.wants_write) {

@@ -38,6 +38,10 @@ struct ProxyFault {
 /// What holds for all connections.
 struct ProxyRules {
   Both<bool> held;
+  std::optional<std::uint64_t> only;  ///< the connection that is held; absent: all
+  [[nodiscard]] bool holds(std::uint64_t connection, Direction direction) const noexcept {
+    return held[direction] && (!only || *only == connection);
+  }
   bool refuse = false;
   std::size_t piece = 0;
   std::chrono::microseconds gap{0};
