@@ -101,7 +101,11 @@ class LiveCore final : public Core {
   [[nodiscard]] bool forked() const noexcept;
 
   [[nodiscard]] Result<void> lease_node();
-  [[nodiscard]] Reply<std::int64_t> ask_for_node(std::optional<std::uint16_t> wanted);
+  struct LeasedNode {
+    std::uint16_t node = 0;
+    UnixMillis at{};  ///< by the server's clock
+  };
+  [[nodiscard]] Reply<LeasedNode> ask_for_node(std::optional<std::uint16_t> wanted);
   [[nodiscard]] detail::Clock::time_point valid_until(detail::Clock::time_point sent) const;
   void lease_again();
   void renew_node_later();

@@ -43,8 +43,9 @@ constexpr std::string_view kGraceText = "10000";
 Result<void> LiveCore::lease_node() {
   owner_ = random_owner();
   const auto sent = detail::Clock::now();
-  ECHOMQ_TRY(const std::int64_t node, ask_for_node(options_.node_id).get());
-  minter_.emplace(static_cast<std::uint16_t>(node));
+  ECHOMQ_TRY(const LeasedNode leased, ask_for_node(options_.node_id).get());
+  minter_.emplace(leased.node);
+  minter_->advance_past(leased.at - milliseconds(1));
   minter_->set_valid_until(valid_until(sent));
   boost::asio::post(io_, [weak = std::weak_ptr<Core>(shared_from_this())] {
     if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock()))
@@ -57,7 +58,9 @@ detail::Clock::time_point LiveCore::valid_until(detail::Clock::time_point sent) 
   return sent + options_.node_lease_time - options_.node_lease_time / 10;
 }
 
-Reply<std::int64_t> LiveCore::ask_for_node(std::optional<std::uint16_t> wanted) {
+// The former holder's lease, and the grace, were over by the server's clock: ids from then on are nobody's, however late our
+// own clock is.
+Reply<LiveCore::LeasedNode> LiveCore::ask_for_node(std::optional<std::uint16_t> wanted) {
   const script::ScriptSource* script = script::find_script("node_lease");
   if (script == nullptr)
     return fail(Errc::server_error, "script node_lease is not part of this build");
@@ -67,13 +70,16 @@ Reply<std::int64_t> LiveCore::ask_for_node(std::optional<std::uint16_t> wanted) 
   const std::array<std::string_view, 4> arguments = {owner_, lease, kGraceText, asked};
   wire::CallSettings settings;
   settings.repeat = Repeat::safe;
-  auto decode = [](const wire::Answer& answer) -> Result<std::int64_t> {
+  auto decode = [](const wire::Answer& answer) -> Result<LeasedNode> {
     ECHOMQ_TRY(const std::int64_t node, first_integer(answer));
+    const auto now = answer.view.at(2).as_integer();
+    if (!now)
+      return fail(Errc::protocol_error, "the node lease script did not say the time");
     if (node >= 0 && node <= 1023)
-      return node;
+      return LeasedNode{static_cast<std::uint16_t>(node), UnixMillis(milliseconds(*now))};
     return fail(Errc::protocol_error, "node id " + std::to_string(node) + " is no node id");
   };
-  return eval<std::int64_t>(*script, keys, arguments, settings, decode);
+  return eval<LeasedNode>(*script, keys, arguments, settings, decode);
 }
 
 void LiveCore::renew_node_later() {
@@ -121,11 +127,12 @@ void LiveCore::lease_again() {
   log(LogLevel::warning, "node_lease_lost", fields);
   const auto sent = detail::Clock::now();
   std::weak_ptr<Core> weak = shared_from_this();
-  ask_for_node(options_.node_id).then([weak, sent](Result<std::int64_t> node) {
+  ask_for_node(options_.node_id).then([weak, sent](Result<LeasedNode> leased) {
     const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
-    if (!core || core->closed() || !node)
+    if (!core || core->closed() || !leased)
       return;
-    core->minter_->resume(static_cast<std::uint16_t>(*node), core->valid_until(sent));
+    core->minter_->advance_past(leased->at - milliseconds(1));
+    core->minter_->resume(leased->node, core->valid_until(sent));
   });
 }
 

@@ -44,7 +44,7 @@ class Minter {
   /// Whether `next` would be refused for its lease now.
   [[nodiscard]] bool lapsed() const noexcept;
 
-  /// Makes all further ids later than `time`: what a former holder of the node id may have minted.
+  /// Makes all further ids later than `time`: what a former holder of the node id may have minted, or what a stream ends with.
   void advance_past(UnixMillis time) noexcept;
   /// The time of the last id minted; it can be ahead of the clock.
   [[nodiscard]] UnixMillis logical_time() const noexcept;
