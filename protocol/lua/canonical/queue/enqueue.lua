@@ -72,17 +72,9 @@ end
 redis.call('HSET', row, 'state', 'pending', 'attempts', '0', 'payload', ARGV[2])
 redis.call('ZADD', pending, 0, id)
 
-local made = 1
--- [flat_wake]
--- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
+-- As flat_wake, of one job: a hint when parked workers lack one.
 local parked = redis.call('ZCARD', p .. 'parked')
-if parked > 0 then
-  local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
-  if lacking > 0 then
-    local hints = {}
-    for i = 1, lacking do hints[i] = '1' end
-    if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
-  end
+if parked > 0 and redis.call('LLEN', p .. 'wake') < parked and redis.call('LPUSH', p .. 'wake', '1') > 64 then
+  redis.call('LTRIM', p .. 'wake', 0, 63)
 end
--- [end]
 return 1
