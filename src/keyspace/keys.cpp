@@ -34,6 +34,8 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::metrics_repaired, "metrics:repaired", "emq:{q}:metrics:repaired", ValueType::hash, true},
     {KeyType::ended, "ended", "emq:{q}:ended", ValueType::channel, true},
     {KeyType::upkeep, "upkeep", "emq:{q}:upkeep", ValueType::hash, true},
+    {KeyType::retention, "retention", "emq:{q}:retention", ValueType::hash, true},
+    {KeyType::retention_swept, "retention:swept", "emq:{q}:retention:swept", ValueType::hash, true},
     {KeyType::job, "job", "emq:{q}:job:<id>", ValueType::hash},
     {KeyType::job_logs, "logs", "emq:{q}:job:<id>:logs", ValueType::list},
     {KeyType::job_lock, "lock", "emq:{q}:job:<id>:lock", ValueType::string},
@@ -46,6 +48,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::repeat_record, "repeat:record", "emq:{q}:repeat:<name>", ValueType::hash},
     {KeyType::stream, "stream", "emq:{q}:stream:<name>", ValueType::stream},
     {KeyType::stream_archived, "stream:archived", "emq:{q}:stream:<name>:archived", ValueType::string},
+    {KeyType::archive, "archive", "emq:{q}:archive:<name>", ValueType::hash, true},
     {KeyType::result, "result", "emq:{q}:result:<id>", ValueType::string, true},
     {KeyType::version, "version", "{emq}:version", ValueType::string},
     {KeyType::locks, "locks", "{emq}:locks", ValueType::none},
@@ -151,6 +154,8 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
     return rest.empty() ? kNone : std::pair{KeyType::repeat_record, rest};
   if (take(rest, "result:"))
     return is_id(rest) ? std::pair{KeyType::result, rest} : kNone;
+  if (take(rest, "archive:"))
+    return rest.empty() ? kNone : std::pair{KeyType::archive, rest};
   if (take(rest, "stream:")) {
     constexpr std::string_view kArchived = ":archived";
     if (rest.size() > kArchived.size() && rest.ends_with(kArchived)) {

@@ -48,6 +48,8 @@ enum class KeyType : std::uint8_t {
   metrics_repaired,
   ended,
   upkeep,
+  retention,
+  retention_swept,
   // With an id or a name.
   job,
   job_logs,
@@ -61,6 +63,7 @@ enum class KeyType : std::uint8_t {
   repeat_record,
   stream,
   stream_archived,
+  archive,
   result,
   // Of the deployment.
   version,
@@ -72,8 +75,8 @@ enum class KeyType : std::uint8_t {
   cache,
   unclassified,
 };
-inline constexpr std::size_t kFixedKeys = 24;
-inline constexpr std::size_t kKeyTypes = 43;
+inline constexpr std::size_t kFixedKeys = 26;
+inline constexpr std::size_t kKeyTypes = 46;
 
 /// What kind of value the server holds under a key.
 enum class ValueType : std::uint8_t { zset, list, set, hash, string, stream, channel, none };
@@ -195,6 +198,10 @@ class QueueKeys {
   [[nodiscard]] const std::string& cancel() const noexcept { return fixed(KeyType::cancel); }
   /// Extension: when the periodic work of the queue was done last.
   [[nodiscard]] const std::string& upkeep() const noexcept { return fixed(KeyType::upkeep); }
+  /// Extension: retention policies by stream, for whoever sweeps.
+  [[nodiscard]] const std::string& retention() const noexcept { return fixed(KeyType::retention); }
+  /// Extension: when which stream was swept last.
+  [[nodiscard]] const std::string& retention_swept() const noexcept { return fixed(KeyType::retention_swept); }
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
   /// Extension, a channel: ids of jobs whose `result` was just written.
@@ -226,6 +233,8 @@ class QueueKeys {
   [[nodiscard]] KeyText stream_archived(std::string_view name) const {
     return KeyText::of(base_, "stream:", name, ":archived");
   }
+  /// Extension: `emq:{q}:archive:<name>`, the lease of its archiver.
+  [[nodiscard]] KeyText archive(std::string_view stream) const { return KeyText::of(base_, "archive:", stream); }
 
  private:
   QueueName queue_;

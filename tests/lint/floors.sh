@@ -10,7 +10,7 @@ result
 identity resp
 keyspace wire
 script client
-events bus cache
+events bus archive cache
 queue
 worker
 serve testing
@@ -23,7 +23,7 @@ done
 
 # Public headers that belong to one room; a header without an entry may be included from anywhere.
 declare -A room_of=(
-  [stream]=bus [group_consumer]=bus [bus]=bus [cache]=cache [queue]=queue [lane]=queue [flow]=queue [worker]=worker [observer]=worker
+  [stream]=bus [group_consumer]=bus [retention]=bus [archive]=archive [archiver]=archive [bus]=bus [cache]=cache [queue]=queue [lane]=queue [flow]=queue [worker]=worker [observer]=worker
   [metrics]=worker)
 
 broken=0

@@ -97,6 +97,7 @@ TEST(Keyspace, VariableKeysAreTheirTemplates) {
   expect(KeyType::stream, keys.stream("daily"));
   expect(KeyType::result, keys.result(id));
   expect(KeyType::stream_archived, keys.stream_archived("daily"));
+  expect(KeyType::archive, keys.archive("daily"));
   expect(KeyType::result, keys.result(id));
   expect(KeyType::migration, migration_key(QueueName("orders")));
 }
@@ -189,6 +190,8 @@ TEST(Keyspace, NamesOfOtherRuntimesMayHoldAnything) {
   EXPECT_EQ(classify("emq:{q}:stream:a:archived").type, KeyType::stream_archived);
   EXPECT_EQ(classify("emq:{q}:stream:a:archived").part, "a");
   EXPECT_EQ(classify("emq:{q}:stream::archived").type, KeyType::stream);
+  EXPECT_EQ(classify("emq:{q}:archive:a:b").part, "a:b");
+  EXPECT_EQ(classify("emq:{q}:archive:").type, KeyType::unclassified);
 }
 
 TEST(Keyspace, ValueTypesAreTheServersWords) {

@@ -54,6 +54,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"XREVRANGE"},
     {"XLEN", 1, 1, false, true},
     {"XINFO", 2, 2},
+    {"XPENDING"},
     {"TIME", 0, 0},
     // Writes.
     {"SET", 1, 1, true},
