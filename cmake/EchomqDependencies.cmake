@@ -4,6 +4,12 @@ find_package(Threads REQUIRED)
 find_package(Boost 1.83 REQUIRED)
 find_package(OpenSSL 3 REQUIRED)
 find_package(fmt 9 REQUIRED)
+# Debian's libzstd has no CMake package of its own, only pkg-config: looked up by hand, for a tree that is built without it.
+find_path(ECHOMQ_ZSTD_INCLUDE zstd.h REQUIRED)
+find_library(ECHOMQ_ZSTD_LIBRARY zstd REQUIRED)
+add_library(echomq_zstd INTERFACE)
+target_include_directories(echomq_zstd SYSTEM INTERFACE "${ECHOMQ_ZSTD_INCLUDE}")
+target_link_libraries(echomq_zstd INTERFACE "${ECHOMQ_ZSTD_LIBRARY}")
 
 # Asio and Boost.JSON are compiled once, here, instead of in every file that includes them. Both are archives, so that a
 # binary which uses neither carries neither.

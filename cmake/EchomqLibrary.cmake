@@ -20,7 +20,7 @@ add_library(echomq_inside INTERFACE)
 target_compile_features(echomq_inside INTERFACE cxx_std_23)
 target_include_directories(echomq_inside INTERFACE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(echomq_inside INTERFACE echomq_build_flags echomq_boost_asio echomq_boost_json
-                                              fmt::fmt-header-only Threads::Threads)
+                                              echomq_zstd fmt::fmt-header-only Threads::Threads)
 
 # echomq_add_objects(<target> <source>...)
 function(echomq_add_objects target)

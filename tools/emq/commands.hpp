@@ -21,6 +21,7 @@ void add_job(CLI::App& app, Session& session, Action& chosen);
 void add_events(CLI::App& app, Session& session, Action& chosen);
 void add_cache(CLI::App& app, Session& session, Action& chosen);
 void add_stream(CLI::App& app, Session& session, Action& chosen);
+void add_stream_archive(CLI::App& group, Session& session, Action& chosen);  ///< a part of it
 void add_queue(CLI::App& app, Session& session, Action& chosen);
 void add_doctor(CLI::App& app, Session& session, Action& chosen);
 void add_conformance(CLI::App& app, Session& session, Action& chosen);

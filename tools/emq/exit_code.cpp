@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "echomq/archive.hpp"
+
 namespace emq {
 namespace {
 
@@ -80,10 +82,20 @@ const Row* find(const echomq::Error& error) noexcept {
 
 Exit exit_for(const echomq::Error& error) noexcept {
   const Row* row = find(error);
+  if (error.code == echomq::ArchiveErrc::held) {
+    return Exit::refused;
+  }
   return row == nullptr ? Exit::failed : row->exit;
 }
 
 std::string_view name_of(const echomq::Error& error) noexcept {
+  if (error.code.category() == echomq::archive_error_category()) {
+    switch (static_cast<echomq::ArchiveErrc>(error.code.value())) {
+      case echomq::ArchiveErrc::held: return "archive_held";
+      case echomq::ArchiveErrc::broken: return "archive_broken";
+      case echomq::ArchiveErrc::storage_failed: return "storage_failed";
+    }
+  }
   const Row* row = find(error);
   return row == nullptr ? "unknown" : row->name;
 }

@@ -281,8 +281,8 @@ Exit list(Session& session, const Options& options) {
 }  // namespace
 
 void add_stream(CLI::App& app, Session& session, Action& chosen) {
-  CLI::App* group =
-      app.add_subcommand("stream", "Append to event streams, read and follow them, look after their groups");
+  CLI::App* group = app.add_subcommand(
+      "stream", "Append to event streams, read and follow them, look after their groups, archive and length");
   group->require_subcommand(1);
   auto options = std::make_shared<Options>();
   const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const Options&),
@@ -314,6 +314,7 @@ void add_stream(CLI::App& app, Session& session, Action& chosen) {
   add("info", "Length, oldest and newest entry, groups with pending and lag; 3 when there is no such stream", info);
   add("ls", "Streams of the queue that have a key; looks at every key of the server", list, false);
   add_stream_groups(*group, session, chosen);
+  add_stream_archive(*group, session, chosen);
 }
 
 }  // namespace emq

@@ -1,0 +1,419 @@
+// Archives: folding, trimming by the watermark, histories over archive and live stream, and archivers that stand by.
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "bus_fixture.hpp"
+#include "echomq/archive.hpp"
+#include "echomq/archiver.hpp"
+
+namespace echomq::test {
+namespace {
+
+class BusArchive : public BusServerTest {
+ protected:
+  void SetUp() override {
+    BusServerTest::SetUp();
+    char pattern[] = "/tmp/echomq-archive-XXXXXX";
+    folder_ = ::mkdtemp(pattern);
+    store_ = LocalSegments::open(folder_).value();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void send(int count) {
+    std::vector<Reply<EventId>> sent;
+    for (int i = 0; i < count; ++i) {
+      const std::string text = std::to_string(sent_++);
+      const Field field{"k", text};
+      sent.push_back(stream().append({&field, 1}));
+    }
+    for (auto& reply : sent) {
+      const auto id = reply.get();
+      ASSERT_TRUE(id) << id.error().message();
+      last_ = *id;
+    }
+  }
+  [[nodiscard]] Archiver archiver(ArchiverOptions options = {}) {
+    auto made = Archiver::make(stream(), store_, std::move(options));
+    EXPECT_TRUE(made) << made.error().message();
+    return *std::move(made);
+  }
+  static ArchiverOptions keeping(std::uint64_t count) {
+    ArchiverOptions options;
+    options.retention.emplace();
+    options.retention->keep.count = count;
+    options.retention->how = Trim::exact;
+    return options;
+  }
+  FoldReport fold(Archiver& archiver) {
+    const auto done = archiver.fold();
+    EXPECT_TRUE(done) << done.error().message();
+    return done.value_or(FoldReport());
+  }
+  [[nodiscard]] std::vector<std::string> history(const HistoryRange& range = {}) {
+    return drain(HistoryReader::open(stream(), store_, range));
+  }
+  [[nodiscard]] std::vector<std::string> archived(const HistoryRange& range = {}) {
+    return drain(ArchiveReader::open(store_, range));
+  }
+  template <typename Reader>
+  static std::vector<std::string> drain(Result<Reader> reader) {
+    std::vector<std::string> out;
+    EXPECT_TRUE(reader) << reader.error().message();
+    for (;;) {
+      auto record = reader->next();
+      EXPECT_TRUE(record) << record.error().message();
+      if (!record || !*record)
+        return out;
+      out.push_back(*(*record)->find("k"));
+    }
+  }
+  [[nodiscard]] std::vector<std::string> sent(bool backwards = false) const {
+    std::vector<std::string> out;
+    for (int i = 0; i < sent_; ++i)
+      out.push_back(std::to_string(i));
+    if (backwards)
+      std::reverse(out.begin(), out.end());
+    return out;
+  }
+  void expect_sound() {
+    const auto report = verify_archive(*store_);
+    ASSERT_TRUE(report) << report.error().message();
+    EXPECT_TRUE(report->faults.empty()) << report->faults.front();
+  }
+  static bool soon(const std::function<bool()>& condition) {
+    for (const auto until = std::chrono::steady_clock::now() + 15s; std::chrono::steady_clock::now() < until;) {
+      if (condition())
+        return true;
+      std::this_thread::sleep_for(5ms);
+    }
+    return false;
+  }
+
+  std::string folder_;
+  std::shared_ptr<LocalSegments> store_;
+  int sent_ = 0;
+  EventId last_;
+};
+
+TEST_F(BusArchive, FoldsMarksAndTrims) {
+  auto one = archiver(keeping(100));
+  EXPECT_EQ(fold(one).folded, 0U);
+  EXPECT_FALSE(stream().archived().get().value());
+  send(2500);
+  const FoldReport report = fold(one);
+  EXPECT_EQ(report.folded, 2500U);
+  EXPECT_EQ(report.trimmed, 2400U);
+  EXPECT_EQ(stream().archived().get().value(), last_);
+  EXPECT_EQ(stream().length().get().value(), 100U);
+  EXPECT_EQ(archived(), sent());
+  EXPECT_EQ(history(), sent());
+  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  send(10);
+  EXPECT_EQ(archived().size(), 2500U);
+  EXPECT_EQ(history(), sent());
+  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(fold(one).folded, 10U);
+  EXPECT_EQ(fold(one).folded, 0U);
+  expect_sound();
+}
+
+TEST_F(BusArchive, GoesOnWhereAnotherHasEnded) {
+  for (int round = 0; round < 5; ++round) {
+    auto one = archiver(keeping(3));
+    send(50);
+    EXPECT_EQ(fold(one).folded, 50U);
+    one.stop();
+  }
+  EXPECT_EQ(archived(), sent());
+  expect_sound();
+}
+
+TEST_F(BusArchive, SegmentsAreSealedAndFollowOneAnother) {
+  ArchiverOptions options = keeping(0);
+  options.segment_bytes = 2000;
+  options.frame_records = 20;
+  auto one = archiver(options);
+  for (int round = 0; round < 10; ++round) {
+    send(100);
+    ASSERT_EQ(fold(one).trimmed, 100U);
+  }
+  const auto report = verify_archive(*store_);
+  EXPECT_GT(report->segments, 3U);
+  EXPECT_EQ(report->frames, 50U);
+  expect_sound();
+  EXPECT_EQ(history(), sent());
+  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  one.stop();
+  send(5);
+  auto two = archiver(options);
+  EXPECT_EQ(fold(two).folded, 5U);
+  EXPECT_EQ(history(), sent());
+}
+
+TEST_F(BusArchive, AStoreOfWholeObjectsWorksTheSame) {
+  store_ = LocalSegments::open(folder_, LocalSegments::Growth::whole).value();
+  for (int round = 0; round < 3; ++round) {
+    auto one = archiver(keeping(2));
+    send(1500);
+    EXPECT_EQ(fold(one).folded, 1500U);
+    one.stop();
+  }
+  EXPECT_EQ(history(), sent());
+  // One a page: each archiver begins with 100 entries, and reads 1,000 when it knows how small they are.
+  EXPECT_EQ(verify_archive(*store_)->segments, 3U * 3);
+  expect_sound();
+}
+
+TEST_F(BusArchive, ForeignEntriesAndBytesOfAnyKind) {
+  raw("XADD", kKey, "*", "k", std::string("\xff\0\n", 3));
+  const Field field{"k", "text"};
+  ASSERT_TRUE(stream().append({&field, 1}).get());
+  auto one = archiver(keeping(0));
+  EXPECT_EQ(fold(one).trimmed, 2U);
+  EXPECT_EQ(history(), (std::vector<std::string>{std::string("\xff\0\n", 3), "text"}));
+}
+
+TEST_F(BusArchive, AnEntryWithoutARecordIdStopsTheFoldBeforeIt) {
+  const std::string id = std::to_string(
+      std::chrono::duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  raw("XADD", kKey, id + "-1", "k", "0");
+  raw("XADD", kKey, id + "-5000000", "k", "no id has such a tail");
+  auto one = archiver(keeping(0));
+  const auto done = one.fold();
+  ASSERT_FALSE(done);
+  EXPECT_TRUE(done.error().is(Errc::broken_state)) << done.error().message();
+  EXPECT_EQ(stream().length().get().value(), 1U) << "what could not be archived is there, what could is trimmed";
+  EXPECT_EQ(archived(), (std::vector<std::string>{"0"}));
+}
+
+TEST_F(BusArchive, GroupsAreGuardedToo) {
+  send(100);
+  raw("XGROUP", "CREATE", kKey, "g", "0");
+  ArchiverOptions options = keeping(0);
+  options.retention->guard = GroupGuard::all;
+  auto one = archiver(options);
+  EXPECT_EQ(fold(one).trimmed, 0U);
+  raw("XREADGROUP", "GROUP", "g", "c", "NOACK", "COUNT", "40", "STREAMS", kKey, ">");
+  EXPECT_EQ(fold(one).trimmed, 40U);
+  EXPECT_EQ(history(), sent());
+}
+
+TEST_F(BusArchive, AWatermarkBeyondTheFilesIsRefused) {
+  send(100);
+  auto one = archiver(keeping(10));
+  fold(one);
+  one.stop();
+  // Another folder, as another host might have.
+  const std::string other = folder_ + "/other";
+  store_ = LocalSegments::open(other).value();
+  auto two = archiver(keeping(0));
+  auto refused = two.fold();
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().code == ArchiveErrc::broken) << refused.error().message();
+  EXPECT_EQ(stream().length().get().value(), 10U);
+  two.stop();
+  EXPECT_TRUE(HistoryReader::open(stream(), store_)->next().error().code == ArchiveErrc::broken);
+  ArchiverOptions knowing = keeping(0);
+  knowing.continue_at_watermark = true;
+  auto three = archiver(knowing);
+  send(5);
+  EXPECT_EQ(fold(three).folded, 5U);
+  EXPECT_EQ(archived().size(), 5U);
+}
+
+TEST_F(BusArchive, ATornTailIsCutAndFoldedAgain) {
+  send(100);
+  auto one = archiver();
+  fold(one);
+  one.stop();
+  const std::string name = std::string(EventId().text()) + ".jsonl.zst";
+  send(100);
+  // Written as far as the middle of a frame.
+  std::ofstream(folder_ + "/" + name, std::ios::app | std::ios::binary) << "\x28\xB5\x2F\xFD half a frame";
+  auto two = archiver(keeping(0));
+  const FoldReport report = fold(two);
+  EXPECT_EQ(report.cut, 17U);
+  EXPECT_EQ(report.folded, 100U);
+  EXPECT_EQ(history(), sent());
+  expect_sound();
+}
+
+// What counts as archived must not be cut off as torn: it may be nowhere else.
+TEST_F(BusArchive, DamageBelowTheWatermarkIsNotCut) {
+  send(100);
+  auto one = archiver(keeping(0));
+  fold(one);
+  one.stop();
+  const std::string path = folder_ + "/" + std::string(EventId().text()) + ".jsonl.zst";
+  const auto size = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, size - 1);
+  auto two = archiver(keeping(0));
+  EXPECT_TRUE(two.fold().error().code == ArchiveErrc::broken);
+  EXPECT_EQ(std::filesystem::file_size(path), size - 1);
+}
+
+TEST_F(BusArchive, WhatWasWrittenAndNotCountedIsCounted) {
+  send(50);
+  auto one = archiver();
+  fold(one);
+  one.stop();
+  ASSERT_TRUE(stream().clear_archived().get());
+  EXPECT_EQ(history().size(), 50U);
+  auto two = archiver(keeping(0));
+  EXPECT_EQ(fold(two).folded, 0U);
+  EXPECT_EQ(stream().archived().get().value(), last_);
+  EXPECT_EQ(history(), sent());
+}
+
+TEST_F(BusArchive, TheWatermarkWaitsForTheIntervalOfSyncs) {
+  ArchiverOptions options = keeping(0);
+  options.durability = Durability::interval;
+  options.sync_interval = 1h;
+  auto one = archiver(options);
+  send(10);
+  EXPECT_EQ(fold(one).folded, 10U);  // the first is due at once
+  EXPECT_EQ(stream().length().get().value(), 0U);
+  send(10);
+  EXPECT_EQ(fold(one).trimmed, 0U) << "not durable yet";
+  EXPECT_EQ(history(), sent());
+  one.stop();
+  EXPECT_EQ(stream().archived().get().value(), last_) << "a stop makes it durable";
+}
+
+TEST_F(BusArchive, OneOfTwoIsAtWorkAndTheOtherTakesOver) {
+  ArchiverOptions options = keeping(5);
+  options.lease = 1s;
+  auto one = archiver(options);
+  Client second = open();
+  auto two =
+      Archiver::make(second.stream(QueueName{"q"}, StreamName{"s"}), LocalSegments::open(folder_).value(), options);
+  ASSERT_TRUE(two);
+  send(10);
+  EXPECT_EQ(fold(one).folded, 10U);
+  EXPECT_TRUE(two->fold().error().code == ArchiveErrc::held);
+  one.stop();
+  send(10);
+  EXPECT_EQ(fold(*two).folded, 10U);
+  // The former holder comes back while the other is at work, then when that has said nothing for the length of a lease.
+  send(10);
+  EXPECT_TRUE(one.fold().error().code == ArchiveErrc::held);
+  std::this_thread::sleep_for(1100ms);
+  EXPECT_TRUE(one.fold().error().code == ArchiveErrc::held) << "the folder is locked still";
+  EXPECT_TRUE(two->fold().error().code == ArchiveErrc::held) << "and the lease is the other's";
+  EXPECT_EQ(fold(one).folded, 10U);
+  EXPECT_EQ(history(), sent());
+  expect_sound();
+}
+
+// Two stores of whole objects have no lock: what decides is who makes the object, and the fence.
+TEST_F(BusArchive, AnOvertakenArchiverWritesNothingTwice) {
+  store_ = LocalSegments::open(folder_, LocalSegments::Growth::whole).value();
+  ArchiverOptions options = keeping(0);
+  options.lease = 1s;
+  std::function<void()> meanwhile;
+  options.on_step = [&meanwhile](std::string_view step) {
+    if (step == "read" && meanwhile)
+      std::exchange(meanwhile, nullptr)();
+  };
+  auto slow = archiver(options);
+  send(10);
+  EXPECT_EQ(fold(slow).folded, 10U);
+  send(10);
+  ArchiverOptions plain = keeping(0);
+  plain.lease = 1s;
+  auto fast = archiver(plain);
+  meanwhile = [&] {
+    std::this_thread::sleep_for(1100ms);
+    EXPECT_EQ(fold(fast).folded, 10U);
+  };
+  EXPECT_TRUE(slow.fold().error().code == ArchiveErrc::held);
+  send(10);
+  EXPECT_TRUE(slow.fold().error().code == ArchiveErrc::held);
+  EXPECT_EQ(fold(fast).folded, 10U);
+  EXPECT_EQ(history(), sent());
+  expect_sound();
+}
+
+TEST_F(BusArchive, AHistoryIsWholeWhileAnArchiverFoldsAndTrims) {
+  send(3000);
+  ArchiverOptions options = keeping(50);
+  options.period = 10ms;
+  options.segment_bytes = 20'000;
+  options.durability = Durability::never;
+  auto one = archiver(options);
+  one.start();
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    Client own = open();
+    const Stream to = own.stream(QueueName{"q"}, StreamName{"s"});
+    for (int i = 3000; i < 6000; ++i) {
+      const std::string text = std::to_string(i);
+      const Field field{"k", text};
+      EXPECT_TRUE(to.append({&field, 1}).get());
+    }
+    over = true;
+  });
+  int readings = 0;
+  while (!over) {
+    const auto forward = history();
+    ASSERT_GE(forward.size(), 3000U);
+    for (std::size_t i = 0; i < forward.size(); ++i)
+      ASSERT_EQ(forward[i], std::to_string(i));
+    const auto backward = history({.direction = Direction::newest_first});
+    for (std::size_t i = 0; i < backward.size(); ++i)
+      ASSERT_EQ(backward[i], std::to_string(backward.size() - 1 - i));
+    ++readings;
+  }
+  writer.join();
+  sent_ = 6000;
+  EXPECT_TRUE(soon([&] { return stream().length().get().value() == 50; }));
+  one.stop();
+  EXPECT_EQ(history(), sent());
+  EXPECT_GE(readings, 1);
+  EXPECT_EQ(one.stats().errors, 0U);
+  EXPECT_EQ(one.stats().total.folded, 6000U);
+  expect_sound();
+}
+
+TEST_F(BusArchive, RangesOfAHistory) {
+  send(300);
+  auto one = archiver(keeping(20));
+  fold(one);
+  send(50);
+  const auto all = [&] {
+    std::vector<Record> out;
+    auto reader = HistoryReader::open(stream(), store_);
+    for (auto record = reader->next(); record && *record; record = reader->next())
+      out.push_back(**std::move(record));
+    return out;
+  }();
+  ASSERT_EQ(all.size(), 350U);
+  for (const auto& [first, last] :
+       {std::pair{0, 349}, {10, 20}, {270, 310}, {299, 300}, {300, 349}, {349, 349}, {0, 0}}) {
+    std::vector<std::string> expected;
+    for (int i = first; i <= last; ++i)
+      expected.push_back(std::to_string(i));
+    HistoryRange range{.from = all[static_cast<std::size_t>(first)].entry,
+                       .to = all[static_cast<std::size_t>(last)].entry};
+    EXPECT_EQ(history(range), expected);
+    range.direction = Direction::newest_first;
+    std::reverse(expected.begin(), expected.end());
+    EXPECT_EQ(history(range), expected);
+  }
+}
+
+TEST_F(BusArchive, OptionsAreChecked) {
+  EXPECT_TRUE(Archiver::make(stream(), nullptr).error().is(Errc::invalid_argument));
+  ArchiverOptions options;
+  options.level = 0;
+  EXPECT_TRUE(Archiver::make(stream(), store_, options).error().is(Errc::invalid_argument));
+  options = {};
+  options.frame_records = 0;
+  EXPECT_TRUE(Archiver::make(stream(), store_, options).error().is(Errc::invalid_argument));
+}
+
+}  // namespace
+}  // namespace echomq::test
