@@ -27,10 +27,11 @@ struct StreamMessage {
 
 enum class Handled : std::uint8_t {
   done,    ///< acknowledged
-  failed,  ///< stays pending: it comes back, to whatever consumer, once it was idle for `min_idle`
+  failed,  ///< stays pending: it comes back, to whatever consumer, after its `retry_delay`
 };
 
-/// Called on the consumer's thread, one record at a time. An exception counts as `failed`.
+/// Called on the consumer's thread, one record at a time; with `concurrency` or `order_key` on as many threads. An exception counts
+/// as `failed`.
 using StreamHandler = std::function<Handled(const StreamMessage&)>;
 
 struct GroupConsumerOptions {
@@ -49,6 +50,22 @@ struct GroupConsumerOptions {
   /// (entry id), `origin_id` (receipt, when there was one), `group`, `attempts`, and then the record's own. One that dies in the
   /// moment in which its consumer does may stand twice.
   std::optional<StreamName> dead_stream;
+  /// How long a record that failed waits until it is handed out again: this long after its first failure, doubled each time up to
+  /// `retry_delay_max`, or for ever the same where that is shorter. 0: `min_idle`. >= 0. Other records do not wait for it. Whatever
+  /// consumer looks first gets it then; a look comes once a `beat`. When its consumer dies meanwhile it comes back after `min_idle`.
+  Milliseconds retry_delay{0};
+  Milliseconds retry_delay_max{300'000};
+  /// How many records are handled at once; 1 to 1000.
+  std::uint32_t concurrency = 1;
+  /// The key of a record: those of one key are handled one at a time and in the order of the stream, also when one of them fails:
+  /// then those behind it wait until it was done or has died, and it is handed out again by this consumer. It holds for what this
+  /// consumer is given: where a key must have one order in all of the group, let one consumer run, or have a stream for each part
+  /// of the keys. Records that it takes over from a dead consumer come behind what it has in hand. Absent: with `concurrency` there is no order. An
+  /// exception makes the key empty.
+  std::function<std::string(const Record&)> order_key = {};
+  /// With `concurrency` or `order_key`: no more are read while so many are in hand, those that wait behind a failed one
+  /// included; >= 1.
+  std::uint32_t max_held = 1000;
   Log log;  ///< errors of the loop, each kind once in a row
 };
 
@@ -60,6 +77,8 @@ struct GroupConsumerStats {
   std::uint64_t groups_made = 0;  ///< at the start, and again after NOGROUP
   std::uint64_t errors = 0;       ///< commands that failed
   std::uint64_t buried = 0;       ///< entries that went to the dead stream
+  std::uint64_t held = 0;  ///< now: entries in hand that run or wait for their turn (with `concurrency` or `order_key`)
+  std::uint64_t delayed = 0;  ///< now: entries that failed here and are kept from others until their time
 };
 
 /// Move-only; the destructor stops it.

@@ -66,6 +66,16 @@ struct Record {
   [[nodiscard]] const std::string* find(std::string_view name) const noexcept;
 };
 
+/// How long the keys of records that are appended `once` are remembered. All who append to a stream should use the same.
+struct OnceWindow {
+  /// So many keys, the oldest go first; 1 to 10,000,000. About 150 bytes each in the server, beside the key itself.
+  std::uint32_t most = 100'000;
+  /// So long, by the server's clock; 0: until they go by number. >= 0.
+  Milliseconds age{std::chrono::hours{24}};
+
+  friend constexpr bool operator==(const OnceWindow&, const OnceWindow&) noexcept = default;
+};
+
 /// How one record is appended.
 struct AppendOptions {
   /// A record id of the caller's, such as one that another system gave. It is sent as it is: when the stream's newest
@@ -75,16 +85,23 @@ struct AppendOptions {
   /// Ids of everything that this client mints afterwards are pushed with it.
   Milliseconds max_skew{5000};
   std::optional<Milliseconds> deadline;  ///< of the call, >= 1 ms; the client's when absent
+  /// A key of the caller's, 1 to 512 bytes, such as the id of the request that the record tells of: when a record was appended under
+  /// it within `window`, the answer is the id of that one, and nothing is written, whoever appended it and however often. Empty: none. Not
+  /// with `id`; with at most 497 fields.
+  std::string_view once = {};
+  OnceWindow window{};
 };
 
 /// One record of a batch. The views must live until `append_many` returns.
 struct NewRecord {
   std::span<const Field> fields;
+  std::string_view once = {};  ///< as in `AppendOptions`
 };
 
 struct AppendManyOptions {
   Milliseconds max_skew{5000};
   std::optional<Milliseconds> deadline;
+  OnceWindow window{};  ///< of records with `once`
 };
 
 enum class Direction : std::uint8_t { oldest_first, newest_first };
@@ -207,6 +224,8 @@ class Stream {
   /// because the stream was trimmed meanwhile. Records wait for their turn, so a read may overtake those that are not
   /// answered yet; `max_in_flight` of the client bounds them by stream too. A deadline that ends while earlier records of
   /// the stream wait for the server is noticed when those are answered.
+  /// With `once` the record goes by the extension script `stream_publish`, which keeps the keys beside the stream
+  /// (`emq:{q}:once:<name>` and `emq:{q}:once-ages:<name>`); what is appended while one of these is on its way waits for it.
   /// Errors: also nonmonotonic, node_lease_lost, minter_exhausted.
   Reply<EventId> append(std::span<const Field> fields, AppendOptions options = {}) const;
   /// Appends many, as by as many `append`s in a row; one result each, in order. An empty span answers `empty_pipeline`;

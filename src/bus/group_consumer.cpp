@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bus/checks.hpp"
+#include "bus/group_pool.hpp"
 #include "bus/records.hpp"
 #include "bus/state.hpp"
 
@@ -38,6 +39,10 @@ constexpr std::size_t kMostAhead = 4;
 constexpr Milliseconds kFast{50};
 /// Acknowledgements on their way.
 constexpr std::size_t kMostAcks = 4;
+/// Failed entries that are kept from being taken over before their time; more of them come back after `min_idle`.
+constexpr std::size_t kMostDelayed = 10'000;
+/// Entries a refresh.
+constexpr std::size_t kRefreshed = 500;
 
 }  // namespace
 
@@ -48,7 +53,10 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         consumer_(consumer),
         handler_(std::move(handler)),
         options_(std::move(options)),
-        line_(group_.stream().internal().core->line()) {}
+        line_(group_.stream().internal().core->line()) {
+    if (options_.concurrency > 1 || options_.order_key)
+      pool_ = std::make_unique<GroupPool>(options_.concurrency, [this](PoolItem& item) { return handle_one(item); });
+  }
 
   /// The door: makes the group, and notes where it began, so that it can be made again without a loss.
   [[nodiscard]] Result<void> open() {
@@ -94,7 +102,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
     if (line_)
       line_->close();
-    if (thread_.get_id() == std::this_thread::get_id())
+    if (inside())
       return;
     const std::lock_guard lock(join_mutex_);
     if (thread_.joinable())
@@ -103,7 +111,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   /// For the last owner, which may be the handler: the thread then ends by itself.
   void abandon() {
     stop();
-    if (thread_.joinable() && thread_.get_id() == std::this_thread::get_id())
+    if (thread_.joinable() && inside())
       thread_.detach();
   }
 
@@ -115,10 +123,16 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
             .deleted = read(deleted_),
             .groups_made = read(groups_made_),
             .errors = read(errors_),
-            .buried = read(buried_)};
+            .buried = read(buried_),
+            .held = pool_ ? pool_->held() : 0,
+            .delayed = read(delayed_now_) + (pool_ ? pool_->delayed() : 0)};
   }
 
  private:
+  /// On a thread of this consumer.
+  [[nodiscard]] bool inside() const {
+    return thread_.get_id() == std::this_thread::get_id() || (pool_ && pool_->inside());
+  }
   [[nodiscard]] bool stopping() {
     const std::lock_guard lock(mutex_);
     return stopping_;
@@ -132,17 +146,212 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     std::string after = "-";
     bool backlog = true;
     while (!stopping()) {
+      if (pool_ && !make_room())
+        continue;
       if (backlog) {
         backlog = own_backlog(after);
         continue;
       }
+      keep_delayed();
       if (Clock::now() >= next_claim_)
         take_over();
       if (!stopping())
         read_new();
     }
+    if (pool_)
+      pool_->stop();
     flush_acks();
     await_acks(0);
+  }
+
+  // Several at once: this thread reads, and keeps what is in hand; the pool's threads handle.
+
+  /// Keeps what is in hand fresh; whether more may be read.
+  [[nodiscard]] bool make_room() {
+    keep_held();
+    if (pool_->held() < options_.max_held)
+      return true;
+    flush_acks();
+    return pool_->wait_below(options_.max_held, std::min(kAckDelay, options_.min_idle / 3));
+  }
+  void keep_held() {
+    const auto now = Clock::now();
+    if (now - touched_ < options_.min_idle / 3)
+      return;
+    const std::vector<std::string> held = pool_->entries();
+    const bool late = now - touched_ >= options_.min_idle;
+    touched_ = now;
+    for (std::size_t at = 0; at < held.size(); at += kRefreshed) {
+      std::vector<string_view> some(held.begin() + static_cast<std::ptrdiff_t>(at),
+                                    held.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, held.size())));
+      if (late) {
+        // Others may have taken some over; a refresh would take them back.
+        std::set<std::string> lost;
+        const auto mine = still_held(some);
+        if (!mine)
+          return;
+        for (const string_view entry : some) {
+          if (!mine->contains(entry))
+            lost.emplace(entry);
+        }
+        std::erase_if(some, [&](string_view entry) { return lost.contains(std::string(entry)); });
+        pool_->drop(lost);
+      }
+      if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
+        return;
+    }
+  }
+  /// Those of the entries that are pending for this consumer.
+  [[nodiscard]] std::optional<std::set<std::string, std::less<>>> still_held(std::span<const string_view> held) {
+    std::vector<Reply<std::vector<PendingEntry>>> asked;
+    for (const string_view entry : held)
+      asked.push_back(group_.pending({.from = entry, .to = entry, .count = 1, .consumer = consumer_}));
+    std::set<std::string, std::less<>> mine;
+    for (auto& one : asked) {
+      auto rows = one.get();
+      if (!succeeded(rows))
+        return std::nullopt;
+      for (PendingEntry& row : *rows)
+        mine.insert(std::move(row.entry));
+    }
+    return mine;
+  }
+  void to_pool(Delivery&& delivery, std::uint64_t attempt, bool again) {
+    if (!delivery.record) {
+      deleted_.fetch_add(1, std::memory_order_relaxed);
+      acknowledge(std::move(delivery.entry));
+      return;
+    }
+    std::string lane = delivery.entry;
+    if (options_.order_key) {
+      lane.clear();
+      try {
+        lane = options_.order_key(*delivery.record);
+      } catch (...) {
+        tell(LogLevel::warning, "stream.order_key_threw", delivery.entry);
+      }
+    }
+    pool_->add(lane, {.delivery = std::move(delivery), .attempt = attempt, .again = again});
+  }
+  /// On a thread of the pool.
+  [[nodiscard]] std::optional<Milliseconds> handle_one(PoolItem& item) {
+    Delivery& delivery = item.delivery;
+    if (item.again) {
+      // Counted in the moment in which its turn comes. What was done before must not be undone by an entry that kills.
+      flush_acks();
+      auto handed = hand_out(delivery.entry).get();
+      if (!handed)
+        return stopping() ? std::optional<Milliseconds>() : kLongestBackoff;
+      if (!*handed || !(*handed)->record) {  // trimmed meanwhile, or acknowledged by others
+        deleted_.fetch_add(1, std::memory_order_relaxed);
+        acknowledge(std::move(delivery.entry));
+        return std::nullopt;
+      }
+    }
+    item.again = true;
+    const std::uint64_t attempt = item.attempt++;
+    if (options_.max_attempts == 0 || attempt <= options_.max_attempts) {
+      if (run_handler({*delivery.record, attempt, group_.name()})) {
+        handled_.fetch_add(1, std::memory_order_relaxed);
+        acknowledge(std::string(delivery.entry));
+        return std::nullopt;
+      }
+      failed_.fetch_add(1, std::memory_order_relaxed);
+      if (options_.max_attempts == 0 || attempt < options_.max_attempts)
+        return retry_delay(attempt);
+    }
+    if (!bury(delivery, attempt))
+      return retry_delay(attempt);
+    return std::nullopt;
+  }
+  /// After that many attempts.
+  [[nodiscard]] Milliseconds retry_delay(std::uint64_t attempts) const {
+    const Milliseconds first = options_.retry_delay.count() > 0 ? options_.retry_delay : options_.min_idle;
+    const Milliseconds most = std::max(options_.retry_delay_max, first);
+    Milliseconds delay = first;
+    for (std::uint64_t i = 1; i < attempts && delay < most; ++i)
+      delay = std::min(2 * delay, most);
+    return delay;
+  }
+
+  // What failed and shall not come back yet.
+
+  /// It becomes idle for `min_idle`, and so anybody's, when its delay is over.
+  void delay(const std::string& entry, std::uint64_t attempts) {
+    const Milliseconds wait = retry_delay(attempts);
+    const auto now = Clock::now();
+    if (wait == options_.min_idle || delayed_.size() >= kMostDelayed)
+      return;
+    // Not touched later than the entries that were read with it: what others may have by now is not claimed back.
+    delayed_[entry] = {.touched = std::min(now, touched_),
+                       .release = now + wait - std::min(wait, options_.min_idle),
+                       .due = now + wait};
+    delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
+  }
+  void keep_delayed() {
+    if (delayed_.empty())
+      return;
+    const auto now = Clock::now();
+    std::vector<std::string> touch;
+    std::vector<std::string> free;
+    for (auto it = delayed_.begin(); it != delayed_.end();) {
+      Delayed& one = it->second;
+      if (now - one.touched >= options_.min_idle) {
+        it = delayed_.erase(it);  // others may have it
+      } else if (one.due - one.release < options_.min_idle && now >= one.due) {
+        free.push_back(it->first);
+        it = delayed_.erase(it);
+      } else if (one.due - one.release >= options_.min_idle && now >= one.release) {
+        touch.push_back(it->first);
+        it = delayed_.erase(it);
+      } else {
+        if (now - one.touched >= options_.min_idle / 3 && one.due - one.release >= options_.min_idle) {
+          touch.push_back(it->first);
+          one.touched = now;
+        }
+        ++it;
+      }
+    }
+    delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
+    for (std::size_t at = 0; at < touch.size(); at += kRefreshed) {
+      const std::vector<string_view> some(
+          touch.begin() + static_cast<std::ptrdiff_t>(at),
+          touch.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, touch.size())));
+      if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
+        return;
+    }
+    if (!free.empty()) {
+      make_idle(free);
+      next_claim_ = now;
+      cursor_ = "0-0";
+    }
+  }
+  /// XCLAIM ... IDLE ... JUSTID: whoever looks next may take them over.
+  void make_idle(const std::vector<std::string>& entries) {
+    const Stream::State& state = group_.stream().internal();
+    const Decimal idle(options_.min_idle.count());
+    for (std::size_t at = 0; at < entries.size(); at += kRefreshed) {
+      std::vector<string_view> words = {"XCLAIM", state.key, group_.name(), consumer_, "0"};
+      words.insert(words.end(), entries.begin() + static_cast<std::ptrdiff_t>(at),
+                   entries.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, entries.size())));
+      words.insert(words.end(), {"IDLE", idle, "JUSTID"});
+      const auto done =
+          state.core
+              ->command<void>(words, settings(Repeat::safe), [](const wire::Answer&) -> Result<void> { return {}; })
+              .get();
+      if (!succeeded(done))
+        return;
+    }
+  }
+  /// When the next of them is due, for the next wait.
+  [[nodiscard]] Milliseconds until_delayed(Milliseconds wait) const {
+    const auto now = Clock::now();
+    for (const auto& [entry, one] : delayed_) {
+      const bool brief = one.due - one.release < options_.min_idle;
+      const auto next = brief ? one.due : std::min(one.release, one.touched + options_.min_idle / 3);
+      wait = std::min(wait, std::chrono::ceil<Milliseconds>(next - now));
+    }
+    return std::max(wait, Milliseconds(1));
   }
 
   /// A page of what this consumer held when it began; false when there is no more. The cursor moves on, whatever became
@@ -227,7 +436,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       return;
     flush_acks();
     const auto asked = asked_;
-    const bool full = entries->size() == options_.count;
+    const bool full = entries->size() == options_.count && !pool_;
     if (full && fast_)
       read_ahead();
     const auto begin = Clock::now();
@@ -253,11 +462,13 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (!line_) {
       auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
       if (entries && entries->empty())
-        sleep(std::min(options_.beat, kPoll));
+        sleep(until_delayed(std::min(options_.beat, kPoll)));
       return entries;
     }
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());
-    const Milliseconds block = std::clamp(left, Milliseconds(1), options_.beat);
+    Milliseconds block = until_delayed(std::clamp(left, Milliseconds(1), options_.beat));
+    if (pool_ && (pool_->held() > 0 || has_acks()))
+      block = std::min(block, kAckDelay);
     const Stream::State& state = group_.stream().internal();
     auto decode = [](const wire::Answer& answer) { return read_stream_reply("read_new", answer.view); };
     auto* call = wire::BoundCall<std::vector<Delivery>, decltype(decode)>::make(
@@ -280,6 +491,11 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     held.reserve(entries.size());
     for (const Delivery& delivery : entries)
       held.push_back(delivery.entry);
+    if (pool_) {
+      for (Delivery& delivery : entries)
+        to_pool(std::move(delivery), 1, false);
+      return;
+    }
     begin(asked);
     for (std::size_t i = 0; i < entries.size() && !stopping(); ++i) {
       if (still_mine(held, i))
@@ -296,6 +512,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (held.empty())
       return;
     const std::map<std::string, std::uint64_t> counts = deliveries(held);
+    if (pool_)
+      return pool_again(held, counts);
     begin(Clock::now());
     for (std::size_t i = 0; i < held.size() && !stopping(); ++i) {
       if (!still_mine(held, i))
@@ -312,6 +530,28 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     flush_acks();
   }
 
+  /// Their keys are needed before their turn: their records are read without handing them out.
+  void pool_again(const std::vector<string_view>& held, const std::map<std::string, std::uint64_t>& counts) {
+    const std::vector<std::string> known_list = pool_->entries();
+    const std::set<std::string, std::less<>> known(known_list.begin(), known_list.end());
+    std::vector<std::pair<string_view, Reply<Page>>> asked;
+    for (const string_view entry : held) {
+      // One that is in hand has become idle all the same, behind a stall.
+      if (!known.contains(entry))
+        asked.emplace_back(entry, group_.stream().read(entry, entry, {.count = 1}));
+    }
+    for (auto& [entry, reply] : asked) {
+      auto page = reply.get();
+      if (!succeeded(page))
+        continue;  // it comes back
+      Delivery delivery{.entry = std::string(entry), .record = std::nullopt};
+      if (!page->records.empty())
+        delivery.record = std::move(page->records.front());
+      const auto count = counts.find(delivery.entry);
+      to_pool(std::move(delivery), count == counts.end() ? 2 : count->second + 1, true);
+    }
+  }
+
   void begin(Clock::time_point asked) {
     touched_ = std::min(Clock::now(), asked);
     lost_.clear();
@@ -323,14 +563,17 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       deleted_.fetch_add(1, std::memory_order_relaxed);
       acknowledge(std::move(delivery.entry));
     } else if (options_.max_attempts > 0 && attempt > options_.max_attempts) {
-      bury(delivery, attempt);
+      (void)bury(delivery, attempt);
     } else if (run_handler({*delivery.record, attempt, group_.name()})) {
       handled_.fetch_add(1, std::memory_order_relaxed);
       acknowledge(std::move(delivery.entry));
     } else {
       failed_.fetch_add(1, std::memory_order_relaxed);
-      if (attempt == options_.max_attempts)
-        bury(delivery, attempt);
+      if (attempt == options_.max_attempts) {
+        (void)bury(delivery, attempt);
+      } else {
+        delay(delivery.entry, attempt);
+      }
     }
     if (Clock::now() - oldest_ack_ >= kAckDelay)
       flush_acks();
@@ -390,8 +633,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     return false;
   }
 
-  /// To the dead stream first: an acknowledgement that is lost leaves it there twice, not never.
-  void bury(Delivery& delivery, std::uint64_t attempts) {
+  /// To the dead stream first: an acknowledgement that is lost leaves it there twice, not never. False: it comes back.
+  [[nodiscard]] bool bury(Delivery& delivery, std::uint64_t attempts) {
     const Decimal count(attempts);
     std::vector<Field> fields = {{"origin", delivery.entry}};
     if (delivery.record->id)
@@ -400,33 +643,54 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     fields.emplace_back("attempts", count);
     for (const auto& [name, value] : delivery.record->fields)
       fields.emplace_back(name, value);
-    if (const auto buried = dead_->append(fields).get(); !succeeded(buried))
-      return;  // it comes back
+    const auto buried = dead_->append(fields).get();
+    if (pool_ ? !buried : !succeeded(buried))
+      return false;
     buried_.fetch_add(1, std::memory_order_relaxed);
-    acknowledge(std::move(delivery.entry));
+    acknowledge(std::string(delivery.entry));
     flush_acks();
+    return true;
   }
 
   void acknowledge(std::string entry) {
+    const std::lock_guard lock(acks_mutex_);
     if (acks_.empty())
       oldest_ack_ = Clock::now();
     acks_.push_back(std::move(entry));
+    if (pool_ && (acks_.size() >= options_.count || Clock::now() - oldest_ack_ >= kAckDelay))
+      send_acks();
+  }
+  [[nodiscard]] bool has_acks() {
+    const std::lock_guard lock(acks_mutex_);
+    return !acks_.empty();
   }
   void flush_acks() {
+    const std::lock_guard lock(acks_mutex_);
+    send_acks();
+  }
+  void send_acks() {
     if (acks_.empty())
       return;
     const std::vector<string_view> entries(acks_.begin(), acks_.end());
     acks_sent_.push_back(group_.acknowledge(entries));
     acks_.clear();
-    await_acks(kMostAcks);
+    while (acks_sent_.size() > kMostAcks)
+      await_oldest_ack();
   }
-  /// Until no more than `most` are on their way. One that is lost costs a second run of its records, no more.
   void await_acks(std::size_t most) {
-    while (acks_sent_.size() > most) {
-      Reply<std::uint64_t> sent = std::move(acks_sent_.front());
-      acks_sent_.pop_front();
-      (void)succeeded(sent.get());
-    }
+    const std::lock_guard lock(acks_mutex_);
+    while (acks_sent_.size() > most)
+      await_oldest_ack();
+  }
+  /// One that is lost costs a second run of its records, no more.
+  void await_oldest_ack() {
+    Reply<std::uint64_t> sent = std::move(acks_sent_.front());
+    acks_sent_.pop_front();
+    const auto result = sent.get();
+    if (!pool_)
+      (void)succeeded(result);
+    else if (!result)
+      errors_.fetch_add(1, std::memory_order_relaxed);
   }
 
   /// Whether a command went well. A group that is gone is made again, anything else waits a while.
@@ -484,6 +748,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   Clock::time_point next_claim_{};
   Clock::time_point touched_{};
   Clock::time_point oldest_ack_ = Clock::time_point::max();
+  struct Delayed {
+    Clock::time_point touched;
+    Clock::time_point release;  ///< `min_idle` before it is due
+    Clock::time_point due;
+  };
+  std::map<std::string, Delayed> delayed_;
+  std::atomic<std::uint64_t> delayed_now_{0};
+  std::mutex acks_mutex_;  ///< the pool's threads acknowledge too
   std::vector<std::string> acks_;
   std::deque<Reply<std::uint64_t>> acks_sent_;
   struct Ahead {
@@ -496,6 +768,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   std::set<std::string> lost_;  ///< of the entries in hand: others have taken them over
   Milliseconds backoff_ = kFirstBackoff;
   std::string last_error_;
+
+  std::unique_ptr<GroupPool> pool_;  ///< absent: this loop's thread handles
 
   std::atomic<std::uint64_t> handled_{0}, failed_{0}, taken_over_{0}, deleted_{0}, groups_made_{0}, errors_{0},
       buried_{0};
@@ -522,6 +796,11 @@ Result<GroupConsumer> GroupConsumer::start(const StreamGroup& group, string_view
   }
   if (options.beat.count() < 1)
     return fail(Errc::invalid_argument, fmt::format("beat must be 1ms or more, got {}ms", options.beat.count()));
+  ECHOMQ_CHECK(check_span("retry_delay", options.retry_delay));
+  ECHOMQ_CHECK(check_span("retry_delay_max", options.retry_delay_max));
+  ECHOMQ_CHECK(check_count("max_held", options.max_held));
+  if (options.concurrency < 1 || options.concurrency > 1000)
+    return fail(Errc::invalid_argument, fmt::format("concurrency must be 1 to 1000, got {}", options.concurrency));
   if (!handler)
     return fail(Errc::invalid_argument, "handler must not be empty");
   auto loop = std::make_shared<Loop>(group, consumer, std::move(handler), std::move(options));

@@ -24,6 +24,8 @@ struct Stream::State {
   StreamName name;
   std::string key;
   std::string archived_key;
+  std::string once_key;
+  std::string once_ages_key;
   std::uint16_t slot;
   std::uint32_t fork_generation = client::fork_generation();
   std::shared_ptr<client::Core> core;

@@ -79,6 +79,29 @@ class OwnAppend final : public detail::CallOf<EventId> {
   return detail::Clock::now() + how.deadline.value_or(state.core->options().deadline);
 }
 
+/// Of a record with a caller's key.
+[[nodiscard]] Result<void> check_once(std::string_view name, std::string_view once, std::span<const Field> fields,
+                                      const OnceWindow& window) {
+  if (once.empty())
+    return {};
+  if (once.size() > 512)
+    return fail(Errc::invalid_argument, fmt::format("once of {} must have 1 to 512 bytes, got {}", name, once.size()));
+  if (fields.size() > 497) {
+    return fail(Errc::invalid_argument, fmt::format("{} has a key: at most 497 fields, got {}", name, fields.size()));
+  }
+  if (window.most < 1 || window.most > 10'000'000)
+    return fail(Errc::invalid_argument, fmt::format("window.most must be 1 to 10000000, got {}", window.most));
+  return check_span("window.age", window.age);
+}
+
+[[nodiscard]] std::unique_ptr<const OnceKey> once_key(const Stream::State& state, std::string_view once,
+                                                      const OnceWindow& window) {
+  if (once.empty())
+    return nullptr;
+  return std::make_unique<const OnceKey>(
+      OnceKey{.key = std::string(once), .keys = state.once_key, .ages = state.once_ages_key, .window = window});
+}
+
 [[nodiscard]] Result<void> check_alive(const Stream::State& state) {
   if (state.fork_generation != client::fork_generation())
     return fail(Errc::forked, "open a client of its own in the child process");
@@ -101,6 +124,8 @@ Stream::State::State(const QueueName& queue_name, const StreamName& stream_name,
   const keyspace::QueueKeys keys(queue);
   key = keys.stream(name.text()).str();
   archived_key = keys.stream_archived(name.text()).str();
+  once_key = keys.once(name.text()).str();
+  once_ages_key = keys.once_ages(name.text()).str();
   slot = keys.slot();
   writer = Writer::of(core, key, slot);
 }
@@ -117,12 +142,16 @@ Reply<EventId> Stream::append(std::span<const Field> fields, AppendOptions optio
   ECHOMQ_CHECK(check_fields("the record", fields));
   ECHOMQ_CHECK(check_span("max_skew", options.max_skew));
   ECHOMQ_CHECK(check_deadline(options.deadline));
+  ECHOMQ_CHECK(check_once("the record", options.once, fields, options.window));
+  if (options.id && !options.once.empty())
+    return fail(Errc::invalid_argument, "id and once exclude each other");
   ECHOMQ_CHECK(check_alive(*state_));
   if (options.id)
     return OwnAppend::start(*state_, *options.id, fields, settings(Repeat::safe, options.deadline));
   WaitingRecord* record = WaitingRecord::make(fields, options.max_skew, deadline_of(*state_, options.deadline));
   record->source = state_->core->source();
   record->default_target = state_->core->continuations();
+  record->once = once_key(*state_, options.once, options.window);
   record->retain();
   detail::CallPointer<detail::CallOf<EventId>> mine(record);
   WaitingRecord* const one[] = {record};
@@ -137,8 +166,10 @@ Reply<std::vector<Result<EventId>>> Stream::append_many(std::span<const NewRecor
   ECHOMQ_CHECK(check_span("max_skew", options.max_skew));
   ECHOMQ_CHECK(check_deadline(options.deadline));
   ECHOMQ_CHECK(check_alive(*state_));
-  for (std::size_t i = 0; i < records.size(); ++i)
+  for (std::size_t i = 0; i < records.size(); ++i) {
     ECHOMQ_CHECK(check_fields(fmt::format("record {}", i), records[i].fields));
+    ECHOMQ_CHECK(check_once(fmt::format("record {}", i), records[i].once, records[i].fields, options.window));
+  }
   auto* many = new ManyAppends(records.size());
   many->source = state_->core->source();
   many->default_target = state_->core->continuations();
@@ -149,6 +180,7 @@ Reply<std::vector<Result<EventId>>> Stream::append_many(std::span<const NewRecor
   for (std::size_t i = 0; i < records.size(); ++i) {
     waiting.push_back(WaitingRecord::make(records[i].fields, options.max_skew, deadline));
     waiting.back()->answer_to(*many, i);
+    waiting.back()->once = once_key(*state_, records[i].once, options.window);
   }
   state_->writer->append(waiting);
   return Reply<std::vector<Result<EventId>>>(std::move(mine));

@@ -29,6 +29,11 @@ constexpr std::chrono::seconds kForgotten{10};
   return script;
 }
 
+[[nodiscard]] const script::ScriptSource* publish_script() noexcept {
+  static const script::ScriptSource* const script = script::find_script("stream_publish");
+  return script;
+}
+
 [[nodiscard]] std::int64_t now_ms() {
   return std::chrono::duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -38,10 +43,31 @@ constexpr std::chrono::seconds kForgotten{10};
   return {since, id.value() & 0x3FFFFF};
 }
 
-/// Whether no id of anybody else stands between the two.
-[[nodiscard]] bool follows(const EventId& id, const EventId& before) noexcept {
-  return id.value() == before.value() + 1 && id.value() >> 12 == before.value() >> 12;
+/// Whether no id of anybody else stands between the two, by their values.
+[[nodiscard]] bool follows(std::uint64_t id, std::uint64_t before) noexcept {
+  return id == before + 1 && id >> 12 == before >> 12;
 }
+
+/// Entry ids of records, of which most have the millisecond of the one before.
+class EntryText {
+ public:
+  /// Valid until the next one.
+  [[nodiscard]] std::string_view of(std::uint64_t value) noexcept {
+    if (const std::uint64_t milliseconds = value >> 22; milliseconds != milliseconds_) {
+      milliseconds_ = milliseconds;
+      const auto since = kIdEpoch.time_since_epoch().count() + static_cast<std::int64_t>(milliseconds);
+      tail_ = std::to_chars(text_.data(), text_.data() + text_.size(), since).ptr;
+      *tail_++ = '-';
+    }
+    char* const end = std::to_chars(tail_, text_.data() + text_.size(), value & 0x3FFFFF).ptr;
+    return {text_.data(), static_cast<std::size_t>(end - text_.data())};
+  }
+
+ private:
+  std::array<char, 40> text_{};
+  char* tail_ = nullptr;
+  std::uint64_t milliseconds_ = UINT64_MAX;
+};
 
 void write_bulk(std::string& out, std::string_view text) {
   const std::size_t at = out.size();
@@ -135,6 +161,7 @@ class Writer::Batch final : public detail::Call {
     run,     ///< several by an XADD each
     plain,   ///< one record by XADD
     script,  ///< several by `stream_append`
+    keyed,   ///< several by `stream_publish`
     look,    ///< `stream_append` without records: whether the one record is there, and what the top is
   };
 
@@ -142,6 +169,8 @@ class Writer::Batch final : public detail::Call {
     slot = writer_->slot_;
     if (form == Form::script || form == Form::look)
       script = append_script();
+    if (form == Form::keyed)
+      script = publish_script();
   }
 
   void part(const resp::View& reply) noexcept override {
@@ -171,10 +200,11 @@ class Writer::Batch final : public detail::Call {
       write_bulk(head, key);
       bytes_.resize_and_overwrite(bytes_.capacity(), [&](char* const begin, std::size_t) {
         char* out = begin;
+        EntryText entry;
         for (const WaitingRecord* record : records) {
           out = resp::write_count(out, 3 + record->texts());
           out = std::copy(head.begin(), head.end(), out);
-          out = resp::write_bulk(out, record->id->entry_id().text());
+          out = resp::write_bulk(out, entry.of(record->value));
           constexpr std::string_view kId = "$2\r\nid\r\n";
           out = std::copy(kId.begin(), kId.end(), out);
           out = resp::write_bulk(out, record->id->text());
@@ -183,6 +213,21 @@ class Writer::Batch final : public detail::Call {
         return out - begin;
       });
       replies = static_cast<std::uint32_t>(records.size());
+    } else if (form == Form::keyed) {
+      const OnceKey& of = *records.front()->once;
+      std::size_t words = 8;
+      for (const WaitingRecord* record : records)
+        words += 3 + record->texts();
+      begin(words);
+      for (const std::string_view word : {std::string_view("EVALSHA"), script->sha1, std::string_view("3"), key,
+                                          std::string_view(of.keys), std::string_view(of.ages)})
+        write_bulk(bytes_, word);
+      write_bulk(bytes_, Decimal(of.window.most));
+      write_bulk(bytes_, Decimal(of.window.age.count()));
+      for (const WaitingRecord* record : records) {
+        write_bulk(bytes_, record->once->key);
+        add(*record);
+      }
     } else {
       std::size_t words = 5;
       if (form == Form::script) {
@@ -277,7 +322,8 @@ bool Writer::over_bound() const {
 }
 
 bool Writer::may_send() const {
-  return !paused_ && in_flight_ < (running_ ? kMostRuns : kMostInFlight) && !(halted_ && in_flight_ > 0);
+  return !paused_ && !(keyed_ && in_flight_ > 0) && in_flight_ < (running_ ? kMostRuns : kMostInFlight) &&
+         !(halted_ && in_flight_ > 0);
 }
 
 void Writer::append(std::span<WaitingRecord* const> records) {
@@ -354,6 +400,7 @@ bool Writer::mint(WaitingRecord& record, std::vector<Settled>& settled) {
   auto minted = core_->mint("EVT");
   if (minted) {
     record.id = EventId::from(*minted).value();
+    record.value = record.id->value();
     return true;
   }
   settled.push_back({&record, std::unexpected<Error>(std::move(minted).error())});
@@ -387,20 +434,21 @@ Result<void> Writer::mint_ahead() {
       break;
     }
     const EventId id = EventId::from(*minted).value();
-    if (!ids_.empty() && !follows(id, ids_.back())) {
+    const std::uint64_t value = id.value();
+    if (!ids_.empty() && !follows(value, ids_.back().value)) {
       // The clock has moved on, or somebody else of this process has minted: the longer stretch is taken.
       if (2 * i >= wanted)
         break;
       ids_.clear();
     }
-    ids_.push_back(id);
+    ids_.push_back({id, value});
   }
   ids_minted_ = detail::Clock::now();
   return {};
 }
 
 /// The next id of a run; nothing when it must wait until nothing is in flight.
-std::optional<Result<EventId>> Writer::take_id(bool idle, detail::Clock::time_point now) {
+std::optional<Result<Writer::Minted>> Writer::take_id(bool idle, detail::Clock::time_point now) {
   const bool old = now - ids_minted_ > kRunAge;
   if (idle)
     ids_apart_ = false;
@@ -412,7 +460,7 @@ std::optional<Result<EventId>> Writer::take_id(bool idle, detail::Clock::time_po
       ids_wanted_ = std::min<std::size_t>(used_up && !idle ? 2 * ids_wanted_ : ids_used_ + ids_used_ / 4, 4096);
     if (auto minted = mint_ahead(); !minted)
       return std::unexpected<Error>(std::move(minted).error());
-    if (!idle && !follows(ids_.front(), last_sent_)) {
+    if (!idle && !follows(ids_.front().value, last_sent_.value())) {
       ids_apart_ = true;
       return std::nullopt;
     }
@@ -445,7 +493,13 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
       continue;
     }
     // What was sent before goes by the script, which tells what became of it.
-    const bool run = !contended && !record.id && !record.oversize();
+    const bool keyed = record.once != nullptr;
+    const bool run = !contended && !record.id && !record.oversize() && !keyed;
+    if (keyed && in_flight_ > 0)
+      break;
+    if (batch != nullptr && (keyed != (batch->form == Form::keyed) ||
+                             (keyed && record.once->window != batch->records.front()->once->window)))
+      break;
     if (batch != nullptr || in_flight_ > 0) {
       if (run != running_)
         break;
@@ -465,8 +519,9 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
         settled.push_back({&record, std::unexpected<Error>(std::move(*id).error())});
         continue;
       }
-      record.id = **id;
-      last_sent_ = **id;
+      record.id = (*id)->id;
+      record.value = (*id)->value;
+      last_sent_ = (*id)->id;
     } else {
       waiting_.pop_front();
       if (!mint(record, settled))
@@ -475,7 +530,9 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
     if (batch == nullptr) {
       running_ = run;
       const bool alone = record.oversize() || (in_flight_ == 0 && waiting_.empty());
+      keyed_ = keyed;
       const Form form = run                                         ? Form::run
+                        : keyed                                     ? Form::keyed
                         : record.oversize() && record.refused_alone ? Form::look
                         : alone && !record.refused_alone            ? Form::plain
                                                                     : Form::script;
@@ -512,7 +569,8 @@ void Writer::answered(Batch& batch, const resp::View& reply) {
   {
     const Lock lock(mutex_);
     --in_flight_;
-    const bool all = !reply.is_error() &&
+    const bool told = batch.form != Batch::Form::keyed || reply.is_error() || take_ids(batch, reply);
+    const bool all = told && !reply.is_error() &&
                      (batch.form == Batch::Form::plain ||
                       (reply.at(0).as_integer() ==
                        (batch.form == Batch::Form::look ? std::int64_t{0} : std::int64_t(batch.records.size()))));
@@ -583,6 +641,22 @@ void Writer::run_answered(Batch& batch) {
   go_on();
 }
 
+/// Under which ids the records of a `stream_publish` stand. False: it does not say.
+bool Writer::take_ids(Batch& batch, const resp::View& reply) {
+  const resp::View ids = reply.at(4);
+  if (!ids.is_aggregate() || reply.at(0).as_integer() != static_cast<std::int64_t>(ids.size()) ||
+      ids.size() > batch.records.size())
+    return false;
+  std::size_t at = 0;
+  for (const resp::View& text : ids.elements()) {
+    const auto id = EventId::parse(text.as_text().value_or(""));
+    if (!id)
+      return false;
+    batch.records[at++]->id = *id;
+  }
+  return true;
+}
+
 void Writer::stopped(Batch& batch, const resp::View& reply, std::vector<Settled>& settled) {
   if (reply.is_error()) {
     Error error = wire::to_error(reply.error_text());
@@ -622,7 +696,8 @@ void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply
   WaitingRecord* first = batch.records[appended];
   const std::string_view why = reply.at(3).as_text().value_or("");
   const Error error = wire::to_error(why);
-  if (batch.form == Batch::Form::script && !error.is(Errc::nonmonotonic)) {
+  const bool keyed = batch.form == Batch::Form::keyed;
+  if ((batch.form == Batch::Form::script || keyed) && !error.is(Errc::nonmonotonic)) {
     settled.push_back({first, std::unexpected<Error>(error)});
     take_back(batch, appended + 1);
     batch.records.pop_back();
@@ -630,7 +705,8 @@ void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply
   }
   const EntryNumber top = parse_entry(reply.at(1).as_text().value_or("")).value_or(EntryNumber{});
   const EntryNumber deleted = parse_entry(reply.at(2).as_text().value_or("")).value_or(EntryNumber{});
-  if ((batch.resent || first->maybe_there) && deleted >= entry_number(*first->id)) {
+  // What has a key is found under it.
+  if (!keyed && (batch.resent || first->maybe_there) && deleted >= entry_number(*first->id)) {
     settled.push_back({first, fail(Errc::outcome_unknown,
                                    fmt::format("record {} was sent twice and is not on the stream, which was trimmed "
                                                "above it: it may have been appended",

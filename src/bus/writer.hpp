@@ -13,6 +13,9 @@
 // it, so that it cannot pass a batch that was refused. What was not appended goes back to the front of the queue and is minted
 // again, above the top. What may stand already, after a lost answer, is looked up by the same script under its old id.
 //
+// Records with a caller's key go by the script `stream_publish`, with nothing else in flight: which of them stand is known with its
+// answer only.
+//
 // Hosts that take turns push each other's ids ahead of their clocks, by a millisecond a turn; so a refused writer waits a
 // fraction of what that has added to the distance of the clocks before it goes on, with a bigger batch.
 #pragma once
@@ -58,6 +61,14 @@ class ManyAppends final : public detail::CallOf<std::vector<Result<EventId>>> {
   std::atomic<std::size_t> left_;
 };
 
+/// What a record that is appended once at most carries.
+struct OnceKey {
+  std::string key;
+  std::string keys;  ///< the hash of the stream's window
+  std::string ages;  ///< its zset
+  OnceWindow window;
+};
+
 /// One record that is not settled yet. Its fields stand encoded behind it.
 class WaitingRecord final : public detail::CallOf<EventId> {
  public:
@@ -82,11 +93,13 @@ class WaitingRecord final : public detail::CallOf<EventId> {
   // The writer's.
   std::uint64_t number = 0;  ///< in the order of the calls
   std::optional<EventId> id;
+  std::uint64_t value = 0;     ///< of the id, where this client minted it
   bool refused_alone = false;  ///< as a plain XADD: it may be there already, after a lost answer
   bool maybe_there = false;    ///< it was written under this id, and may be so again
   bool overtaken = false;      ///< a later record stands: when it is not there itself, it cannot be appended any more
   std::uint8_t mints = 0;
   Milliseconds max_skew{};
+  std::unique_ptr<const OnceKey> once;  ///< seldom there
 
  private:
   WaitingRecord() = default;
@@ -113,6 +126,10 @@ class Writer : public std::enable_shared_from_this<Writer> {
 
  private:
   class Batch;
+  struct Minted {
+    EventId id;
+    std::uint64_t value;
+  };
   struct Settled {
     WaitingRecord* record;
     Result<EventId> result;
@@ -126,11 +143,12 @@ class Writer : public std::enable_shared_from_this<Writer> {
   [[nodiscard]] Batch* next_batch(std::vector<Settled>& settled);
   [[nodiscard]] bool dropped(WaitingRecord& record, detail::Clock::time_point now, std::vector<Settled>& settled);
   [[nodiscard]] bool mint(WaitingRecord& record, std::vector<Settled>& settled);
-  [[nodiscard]] std::optional<Result<EventId>> take_id(bool idle, detail::Clock::time_point now);
+  [[nodiscard]] std::optional<Result<Minted>> take_id(bool idle, detail::Clock::time_point now);
   [[nodiscard]] Result<void> mint_ahead();
   void run_answered(Batch& batch);
   void answered(Batch& batch, const resp::View& reply);
   void failed(Batch& batch, const Error& error);
+  [[nodiscard]] bool take_ids(Batch& batch, const resp::View& reply);
   void stopped(Batch& batch, const resp::View& reply, std::vector<Settled>& settled);
   void refused(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled);
   void take_back(Batch& batch, std::size_t from);
@@ -155,10 +173,11 @@ class Writer : public std::enable_shared_from_this<Writer> {
   std::size_t held_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool running_ = false;      ///< what is in flight are runs
+  bool keyed_ = false;        ///< what is in flight are records with callers' keys: nothing goes beside it
   std::vector<Batch*> runs_;  ///< in flight
   std::uint64_t losses_ = 0;  ///< runs whose answer was lost
   detail::Clock::time_point no_runs_until_{};
-  std::vector<EventId> ids_;  ///< minted ahead: consecutive
+  std::vector<Minted> ids_;  ///< minted ahead: consecutive
   std::size_t ids_used_ = 0;
   std::size_t ids_wanted_ = 1;
   detail::Clock::time_point ids_minted_{};

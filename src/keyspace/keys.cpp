@@ -36,6 +36,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::upkeep, "upkeep", "emq:{q}:upkeep", ValueType::hash, true},
     {KeyType::retention, "retention", "emq:{q}:retention", ValueType::hash, true},
     {KeyType::retention_swept, "retention:swept", "emq:{q}:retention:swept", ValueType::hash, true},
+    {KeyType::streams, "streams", "emq:{q}:streams", ValueType::zset, true},
     {KeyType::job, "job", "emq:{q}:job:<id>", ValueType::hash},
     {KeyType::job_logs, "logs", "emq:{q}:job:<id>:logs", ValueType::list},
     {KeyType::job_lock, "lock", "emq:{q}:job:<id>:lock", ValueType::string},
@@ -50,6 +51,8 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::stream_archived, "stream:archived", "emq:{q}:stream:<name>:archived", ValueType::string},
     {KeyType::archive, "archive", "emq:{q}:archive:<name>", ValueType::hash, true},
     {KeyType::result, "result", "emq:{q}:result:<id>", ValueType::string, true},
+    {KeyType::once, "once", "emq:{q}:once:<name>", ValueType::hash, true},
+    {KeyType::once_ages, "once-ages", "emq:{q}:once-ages:<name>", ValueType::zset, true},
     {KeyType::version, "version", "{emq}:version", ValueType::string},
     {KeyType::locks, "locks", "{emq}:locks", ValueType::none},
     {KeyType::bundle, "bundle", "{emq}:bundle", ValueType::none},
@@ -156,6 +159,10 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
     return is_id(rest) ? std::pair{KeyType::result, rest} : kNone;
   if (take(rest, "archive:"))
     return rest.empty() ? kNone : std::pair{KeyType::archive, rest};
+  if (take(rest, "once:"))
+    return rest.empty() ? kNone : std::pair{KeyType::once, rest};
+  if (take(rest, "once-ages:"))
+    return rest.empty() ? kNone : std::pair{KeyType::once_ages, rest};
   if (take(rest, "stream:")) {
     constexpr std::string_view kArchived = ":archived";
     if (rest.size() > kArchived.size() && rest.ends_with(kArchived)) {

@@ -50,6 +50,7 @@ enum class KeyType : std::uint8_t {
   upkeep,
   retention,
   retention_swept,
+  streams,
   // With an id or a name.
   job,
   job_logs,
@@ -65,6 +66,8 @@ enum class KeyType : std::uint8_t {
   stream_archived,
   archive,
   result,
+  once,
+  once_ages,
   // Of the deployment.
   version,
   locks,
@@ -75,8 +78,8 @@ enum class KeyType : std::uint8_t {
   cache,
   unclassified,
 };
-inline constexpr std::size_t kFixedKeys = 26;
-inline constexpr std::size_t kKeyTypes = 46;
+inline constexpr auto kFixedKeys = static_cast<std::size_t>(KeyType::job);
+inline constexpr auto kKeyTypes = static_cast<std::size_t>(KeyType::unclassified);
 
 /// What kind of value the server holds under a key.
 enum class ValueType : std::uint8_t { zset, list, set, hash, string, stream, channel, none };
@@ -202,6 +205,8 @@ class QueueKeys {
   [[nodiscard]] const std::string& retention() const noexcept { return fixed(KeyType::retention); }
   /// Extension: when which stream was swept last.
   [[nodiscard]] const std::string& retention_swept() const noexcept { return fixed(KeyType::retention_swept); }
+  /// Extension: names of streams that subjects were appended to.
+  [[nodiscard]] const std::string& streams() const noexcept { return fixed(KeyType::streams); }
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
   /// Extension, a channel: ids of jobs whose `result` was just written.
@@ -235,6 +240,9 @@ class QueueKeys {
   }
   /// Extension: `emq:{q}:archive:<name>`, the lease of its archiver.
   [[nodiscard]] KeyText archive(std::string_view stream) const { return KeyText::of(base_, "archive:", stream); }
+  /// Extension: `emq:{q}:once:<name>`, callers' keys of a stream's records, and `emq:{q}:once-ages:<name>`, when they were used.
+  [[nodiscard]] KeyText once(std::string_view stream) const { return KeyText::of(base_, "once:", stream); }
+  [[nodiscard]] KeyText once_ages(std::string_view stream) const { return KeyText::of(base_, "once-ages:", stream); }
 
  private:
   QueueName queue_;

@@ -73,5 +73,12 @@ TEST_F(Examples, NearCache) {
             "loading USR0NgWEfAE00A\n");
 }
 
+TEST_F(Examples, Subjects) {
+  const std::string out = run("subjects");
+  EXPECT_THAT(out, HasSubstr("orders.eu.placed: order 7\n"));
+  EXPECT_THAT(out, HasSubstr("orders.eu.paid: order 7\n"));
+  EXPECT_THAT(out, HasSubstr("2 records of Europe\n"));
+}
+
 }  // namespace
 }  // namespace echomq::test

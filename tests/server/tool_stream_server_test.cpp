@@ -13,8 +13,7 @@ class ToolStream : public ToolTest {
   [[nodiscard]] Stream stream() { return client().stream("orders", StreamName{"placed"}); }
   [[nodiscard]] static std::string line_of(std::string text) {
     EXPECT_TRUE(text.ends_with('\n'));
-    text.pop_back();
-    return text;
+    return text.substr(0, text.find('\n'));
   }
   [[nodiscard]] std::string append(std::vector<std::string> fields) {
     std::vector<std::string> arguments = {"stream", "append", "orders", "placed"};
@@ -125,6 +124,45 @@ TEST_F(ToolStream, LooksAfterGroups) {
   EXPECT_EQ(emq({"stream", "group", "remove", "orders", "placed", "mail"}).exit_code, 3);
   EXPECT_EQ(emq({"stream", "group", "reset", "orders", "placed", "mail", "--to", "head"}).exit_code, 3);
   EXPECT_EQ(emq({"stream", "group", "reset", "orders", "nothere", "mail", "--to", "head"}).exit_code, 3);
+}
+
+TEST_F(ToolStream, FollowsStreamsAndPatterns) {
+  (void)append({"n=old"});
+  Tool by_name({"stream", "tail", "orders", "placed", "sent", "-n", "2", "--json"}, {}, {{"EMQ_URL", url()}});
+  Tool by_pattern({"stream", "tail", "orders", "--match", "eu.>", "-n", "2"}, {}, {{"EMQ_URL", url()}});
+  Tool from_head({"stream", "tail", "orders", "placed", "--since", "head", "-n", "1"}, {}, {{"EMQ_URL", url()}});
+  EXPECT_THAT(from_head.wait().out, HasSubstr("n=old"));
+  EXPECT_TRUE(comes_true([&] {
+    return by_name.err().find("following") != std::string::npos ||
+           by_pattern.err().find("following") != std::string::npos;
+  }));
+  EXPECT_TRUE(comes_true([&] { return by_pattern.err().find("following") != std::string::npos; }));
+  // With --json nothing is said; it follows once it waits on the server.
+  EXPECT_TRUE(comes_true([&] {
+    const auto list = client().command("CLIENT", "LIST").get();
+    return list && list->as_text().value_or("").find("cmd=xread") != std::string_view::npos;
+  }));
+  std::this_thread::sleep_for(200ms);
+  (void)append({"n=1"});
+  EXPECT_EQ(emq({"stream", "append", "orders", "sent", "n=2"}).exit_code, 0);
+  EXPECT_EQ(emq({"stream", "append", "orders", "eu.placed", "n=3", "--listed"}).exit_code, 0);
+  EXPECT_EQ(emq({"stream", "append", "orders", "eu.sent", "n=4", "--listed"}).exit_code, 0);
+  const ToolResult named = by_name.wait();
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_THAT(named.out, HasSubstr("\"n\":\"1\""));
+  EXPECT_THAT(named.out, HasSubstr("\"stream\":\"sent\""));
+  const ToolResult matched = by_pattern.wait();
+  EXPECT_EQ(matched.exit_code, 0) << matched.err;
+  EXPECT_THAT(matched.out, HasSubstr("eu.placed"));
+  EXPECT_THAT(matched.out, HasSubstr("n=4"));
+  EXPECT_EQ(emq({"stream", "tail", "orders"}).exit_code, 2);
+  EXPECT_EQ(emq({"stream", "tail", "orders", "--match", "eu..x"}).exit_code, 2);
+}
+
+TEST_F(ToolStream, AppendsOnce) {
+  const std::string first = append({"n=1", "--once", "request 7"});
+  EXPECT_EQ(append({"n=2", "--once", "request 7"}), first);
+  EXPECT_EQ(stream().length().get().value_or(0), 1U);
 }
 
 }  // namespace

@@ -84,6 +84,8 @@ std::string made(const json::object& vector) {
       case KeyType::result: return keys.result(id.value()).str();
       case KeyType::stream: return keys.stream(text_of(vector, "name")).str();
       case KeyType::stream_archived: return keys.stream_archived(text_of(vector, "name")).str();
+      case KeyType::once: return keys.once(text_of(vector, "name")).str();
+      case KeyType::once_ages: return keys.once_ages(text_of(vector, "name")).str();
       default: break;
     }
     const auto subkey = index - static_cast<std::size_t>(KeyType::job_logs);

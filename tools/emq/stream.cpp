@@ -15,6 +15,7 @@
 
 #include "arguments.hpp"
 #include "client/nodes.hpp"
+#include "echomq/subjects.hpp"
 #include "keyspace/keys.hpp"
 #include "payload_reader.hpp"
 #include "text.hpp"
@@ -38,6 +39,8 @@ struct Options {
   std::vector<std::string> fields;
   std::optional<std::string> id;
   std::optional<std::string> lines;
+  std::string once;
+  bool listed = false;
   std::optional<std::string> since;
   std::optional<std::string> until;
   std::optional<std::string> after;
@@ -45,7 +48,7 @@ struct Options {
   std::uint64_t count = 100;
 };
 
-Exit append_one(Session& session, const echomq::Stream& stream, const Options& options) {
+Exit append_one(Session& session, const Client& client, const echomq::Stream& stream, const Options& options) {
   ECHOMQ_OR_REPORT(const std::optional<echomq::EventId> id, parse_optional<echomq::EventId>(options.id));
   std::vector<echomq::Field> fields;
   for (const std::string& text : options.fields) {
@@ -55,7 +58,11 @@ Exit append_one(Session& session, const echomq::Stream& stream, const Options& o
     }
     fields.emplace_back(std::string_view(text).substr(0, equals), std::string_view(text).substr(equals + 1));
   }
-  ECHOMQ_OR_REPORT(const echomq::EventId receipt, stream.append(fields, {.id = id}).get());
+  const echomq::AppendOptions how{.id = id, .once = options.once};
+  ECHOMQ_OR_REPORT(const echomq::EventId receipt,
+                   (options.listed ? echomq::Subjects(client, stream.queue()).append(stream.name(), fields, how)
+                                   : stream.append(fields, how))
+                       .get());
   if (session.json) {
     session.print_json(json::object{{"queue", stream.queue().text()},
                                     {"stream", stream.name()},
@@ -69,8 +76,8 @@ Exit append_one(Session& session, const echomq::Stream& stream, const Options& o
 
 /// One record a line of standard input, in their order.
 Exit append_lines(Session& session, const echomq::Stream& stream, const Options& options) {
-  if (!options.fields.empty() || options.id) {
-    return session.report(Exit::usage, "invalid_argument", "--lines takes neither FIELD=VALUE nor --id");
+  if (!options.fields.empty() || options.id || !options.once.empty() || options.listed) {
+    return session.report(Exit::usage, "invalid_argument", "--lines takes no FIELD=VALUE, --id, --once or --listed");
   }
   LineReader reader(STDIN_FILENO, "standard input", '\n');
   std::deque<echomq::Reply<echomq::EventId>> on_the_way;
@@ -118,7 +125,7 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
 Exit append(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::at_open));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
-  return options.lines ? append_lines(session, stream, options) : append_one(session, stream, options);
+  return options.lines ? append_lines(session, stream, options) : append_one(session, client, stream, options);
 }
 
 Exit read(Session& session, const Options& options) {
@@ -300,6 +307,10 @@ void add_stream(CLI::App& app, Session& session, Action& chosen) {
   command->add_option("fields", options->fields, "FIELD=VALUE, in this order")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--id", options->id, "A receipt of another system (EVT id); refused when the top is not older");
+  command->add_option("--once", options->once,
+                      "A key: when a record was appended under it of late, its receipt is printed");
+  command->add_flag("--listed", options->listed,
+                    "List the stream, so that whoever follows a pattern learns of it at once");
   command
       ->add_option("-l,--lines", options->lines, "One record a line of standard input, the line under this field name")
       ->expected(0, 1)
@@ -313,6 +324,7 @@ void add_stream(CLI::App& app, Session& session, Action& chosen) {
   command->add_flag("-r,--reverse", options->newest_first, "Newest first");
   add("info", "Length, oldest and newest entry, groups with pending and lag; 3 when there is no such stream", info);
   add("ls", "Streams of the queue that have a key; looks at every key of the server", list, false);
+  add_stream_tail(*group, session, chosen);
   add_stream_groups(*group, session, chosen);
   add_stream_archive(*group, session, chosen);
 }

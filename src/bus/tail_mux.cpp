@@ -1,0 +1,447 @@
+// One XREAD for all tails.
+#include "bus/tail_mux.hpp"
+
+#include <algorithm>
+
+#include "bus/records.hpp"
+#include "bus/state.hpp"
+#include "client/live_core.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace bus {
+namespace {
+
+using std::string_view;
+
+/// How long an XREAD waits; and where nobody may wake it, for a stream that comes meanwhile.
+constexpr Milliseconds kBlock{5000};
+constexpr Milliseconds kShortBlock{200};
+constexpr Milliseconds kPoll{100};
+constexpr Milliseconds kFirstBackoff{50};
+constexpr Milliseconds kLongestBackoff{1000};
+constexpr Milliseconds kBroken{500};
+/// An XREAD costs the server some microseconds a stream, whatever it finds.
+constexpr std::size_t kStreamsAMillisecond = 125;
+/// Records of one reply, over all streams.
+constexpr std::size_t kMostRecords = 10'000;
+constexpr std::uint32_t kPage = 500;
+/// An XREAD that CLIENT UNBLOCK does not find is about to come, or has just ended.
+constexpr unsigned kMostTries = 20;
+constexpr Milliseconds kTryAgain{5};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::pair<const client::Core*, std::uint32_t>, std::weak_ptr<TailMux>> muxes;  // guarded by mutex
+
+  [[nodiscard]] static Registry& get() {
+    static auto* const registry = new Registry;  // lives as long as the process: a late handle may still ask
+    return *registry;
+  }
+};
+
+[[nodiscard]] std::string text_of(EntryNumber entry) { return fmt::format("{}-{}", entry.milliseconds, entry.tail); }
+
+}  // namespace
+
+std::shared_ptr<TailMux> TailMux::of(const std::shared_ptr<client::Core>& core, std::uint16_t slot) {
+  const auto* live = dynamic_cast<const client::LiveCore*>(core.get());
+  // A command reads streams of one slot only, whatever node they are on.
+  const std::uint32_t of_slot = live != nullptr && live->in_cluster() ? slot : detail::Call::kAnySlot;
+  Registry& registry = Registry::get();
+  const std::lock_guard lock(registry.mutex);
+  std::weak_ptr<TailMux>& known = registry.muxes[{core.get(), of_slot}];
+  std::shared_ptr<TailMux> mux = known.lock();
+  if (!mux) {
+    mux.reset(new TailMux(core, of_slot));
+    known = mux;
+  }
+  return mux;
+}
+
+TailMux::TailMux(std::shared_ptr<client::Core> core, std::uint32_t slot) : core_(std::move(core)), slot_(slot) {}
+
+TailMux::~TailMux() {
+  Registry& registry = Registry::get();
+  const std::lock_guard lock(registry.mutex);
+  const auto found = registry.muxes.find({core_.get(), slot_});
+  if (found != registry.muxes.end() && found->second.expired())
+    registry.muxes.erase(found);
+}
+
+void TailMux::join(const std::shared_ptr<TailReader>& reader) {
+  Lock lock(mutex_);
+  if (reader->left)
+    return;
+  const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind);
+  Followed& followed = found->second;
+  reader->joined = fresh || reader->behind >= followed.cursor;
+  if (reader->joined) {
+    followed.readers.push_back(reader);
+  } else {
+    lock.unlock();
+    return catch_up(reader);
+  }
+  if (!fresh)
+    return;
+  if (!running_)
+    return go_on(lock);
+  wake(lock);
+}
+
+void TailMux::leave(TailReader& reader) {
+  const Lock lock(mutex_);
+  reader.left = true;
+  const auto found = followed_.find(reader.stream.internal().key);
+  if (found == followed_.end())
+    return;
+  std::erase_if(found->second.readers, [&](const auto& one) { return one.get() == &reader; });
+  if (found->second.readers.empty())
+    followed_.erase(found);
+  if (followed_.empty() && line_) {
+    // What waits on it ends, and with it the round.
+    line_->close();
+    line_.reset();
+    connection_ = 0;
+  }
+}
+
+void TailMux::go_on(Lock& lock) {
+  if (followed_.empty()) {
+    running_ = false;
+    return;
+  }
+  running_ = true;
+  const auto now = detail::Clock::now();
+  const auto wait = std::chrono::floor<Milliseconds>(not_before_ - now);
+  if (wait.count() <= 0)
+    return ask(lock);
+  lock.unlock();
+  later(wait, &TailMux::resume);
+}
+
+void TailMux::resume() {
+  Lock lock(mutex_);
+  not_before_ = {};
+  go_on(lock);
+}
+
+void TailMux::later(Milliseconds wait, void (TailMux::*what)()) {
+  if (core_->closed()) {
+    Lock lock(mutex_);
+    running_ = false;
+    return;
+  }
+  core_->after(wait, [self = shared_from_this(), what] { ((*self).*what)(); });
+}
+
+Result<TailMux::Parts> TailMux::read_parts(const resp::View& reply) {
+  Parts parts;
+  if (reply.is_null())
+    return parts;
+  if (!reply.is_aggregate())
+    return unexpected_reply("tail", reply);
+  for (const auto& [stream, entries] : reply.pairs()) {
+    auto key = stream.copy_text();
+    if (!key || !entries.is_aggregate())
+      return unexpected_reply("tail", reply);
+    Part part{.key = *std::move(key), .batch = {}};
+    part.batch.records.reserve(entries.size());
+    for (const resp::View& entry : entries.elements()) {
+      ECHOMQ_TRY(Record record, read_record("tail", entry));
+      const auto number = parse_entry(record.entry);
+      if (!number)
+        return unexpected_reply("tail", entry);
+      part.batch.records.emplace_back(*number, std::move(record));
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void TailMux::ask(Lock& lock) {
+  if (!line_ && !lineless_) {
+    lock.unlock();
+    std::shared_ptr<client::Line> line = core_->line();
+    lock.lock();
+    if (followed_.empty()) {
+      running_ = false;
+      return;
+    }
+    lineless_ = line == nullptr;
+    line_ = std::move(line);
+    connection_ = 0;
+  }
+  std::vector<std::string> cursors;
+  std::vector<const std::string*> keys;
+  for (auto& [key, followed] : followed_) {
+    followed.asked = !followed.broken;
+    if (!followed.asked)
+      continue;
+    keys.push_back(&key);
+    cursors.push_back(text_of(followed.cursor));
+  }
+  if (keys.empty()) {
+    // Whatever can be read again starts a new round.
+    running_ = false;
+    return;
+  }
+  const Decimal count(std::clamp<std::size_t>(kMostRecords / keys.size(), 10, 1000));
+  const Milliseconds block = can_unblock_ ? kBlock : kShortBlock;
+  const Decimal block_text(block.count());
+  std::vector<string_view> words = {"XREAD", "COUNT", count};
+  if (line_)
+    words.insert(words.end(), {"BLOCK", block_text});
+  words.push_back("STREAMS");
+  for (const std::string* key : keys)
+    words.push_back(*key);
+  words.insert(words.end(), cursors.begin(), cursors.end());
+  auto decode = [](const wire::Answer& answer) { return read_parts(answer.view); };
+  auto* call = wire::BoundCall<Parts, decltype(decode)>::make(words, decode);
+  call->slot = slot_;
+  call->retain();
+  detail::CallPointer<detail::CallOf<Parts>> mine(call);
+  wanted_ = false;
+  blocked_ = line_ != nullptr;
+  tries_ = 0;
+  const auto paced = Milliseconds(static_cast<std::int64_t>(keys.size() / kStreamsAMillisecond));
+  not_before_ = detail::Clock::now() + (line_ ? paced : kPoll);
+  const std::shared_ptr<client::Line> line = line_;
+  const bool introduce = line && connection_ == 0;
+  lock.unlock();
+  if (introduce) {
+    auto decode_id = [](const wire::Answer& answer) -> Result<std::int64_t> {
+      const auto id = answer.view.as_integer();
+      if (!id)
+        return unexpected_reply("CLIENT ID", answer.view);
+      return *id;
+    };
+    auto* ask_id = wire::BoundCall<std::int64_t, decltype(decode_id)>::make(
+        parts(string_view("CLIENT"), string_view("ID")), decode_id);
+    ask_id->slot = slot_;
+    ask_id->retain();
+    detail::CallPointer<detail::CallOf<std::int64_t>> id(ask_id);
+    line->submit(ask_id, settings(Repeat::unsafe));
+    Reply<std::int64_t>(std::move(id)).then([self = shared_from_this()](Result<std::int64_t> answer) {
+      Lock inner(self->mutex_);
+      self->connection_ = answer.value_or(0);
+      if (self->wanted_)
+        self->wake(inner);
+    });
+  }
+  if (line) {
+    line->submit(call, settings(Repeat::unsafe, block + Milliseconds(5000)));
+  } else {
+    core_->submit(call, settings(Repeat::safe));
+  }
+  Reply<Parts>(std::move(mine)).then([self = shared_from_this()](Result<Parts> parts) {
+    self->arrived(std::move(parts));
+  });
+}
+
+void TailMux::arrived(Result<Parts> parts) {
+  if (parts) {
+    deliver(*parts);
+    Lock lock(mutex_);
+    blocked_ = false;
+    backoff_ = Milliseconds(0);
+    return go_on(lock);
+  }
+  Lock lock(mutex_);
+  blocked_ = false;
+  failed(lock, parts.error());
+}
+
+void TailMux::deliver(const Parts& parts) {
+  std::vector<std::vector<std::shared_ptr<TailReader>>> readers(parts.size());
+  {
+    const Lock lock(mutex_);
+    blocked_ = false;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto found = followed_.find(parts[i].key);
+      if (found == followed_.end() || parts[i].batch.records.empty())
+        continue;
+      // One that has left and come again may be ahead of what the XREAD was asked for.
+      found->second.cursor = std::max(found->second.cursor, parts[i].batch.records.back().first);
+      readers[i] = found->second.readers;
+    }
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (const auto& reader : readers[i])
+      deliver_to(*reader, parts[i].batch);
+  }
+}
+
+void TailMux::failed(Lock& lock, const Error& error) {
+  connection_ = 0;
+  if (core_->closed()) {
+    running_ = false;
+    std::vector<std::shared_ptr<TailReader>> all;
+    for (const auto& [key, followed] : followed_)
+      all.insert(all.end(), followed.readers.begin(), followed.readers.end());
+    lock.unlock();
+    return tell(all, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  }
+  if (followed_.empty())  // the line was closed when its last stream had left
+    return go_on(lock);
+  const bool transport = error.is(Errc::outcome_unknown) || error.is(Errc::unreachable) || error.is(Errc::timeout) ||
+                         error.is(Errc::disconnected) || error.is(Errc::loading) || error.is(Errc::client_closed);
+  backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kLongestBackoff);
+  const Milliseconds wait = backoff_;
+  lock.unlock();
+  if (transport)
+    return later(wait, &TailMux::resume);
+  // One stream that cannot be read must not hold the others up.
+  look_for_broken(wait);
+}
+
+/// Asks for the length of each; goes on when all have answered.
+void TailMux::look_for_broken(Milliseconds wait) {
+  std::vector<std::pair<std::string, Stream>> streams;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [key, followed] : followed_) {
+      if (followed.asked && !followed.readers.empty())
+        streams.emplace_back(key, followed.readers.front()->stream);
+    }
+  }
+  auto left = std::make_shared<std::atomic<std::size_t>>(streams.size() + 1);
+  const auto done = [self = shared_from_this(), left, wait] {
+    if (left->fetch_sub(1) == 1)
+      self->later(wait, &TailMux::resume);
+  };
+  for (const auto& [key, stream] : streams) {
+    stream.length().then([self = shared_from_this(), key = key, stream = stream, done](Result<std::uint64_t> length) {
+      const bool broken = !length && (length.error().is(Errc::server_error) || length.error().is(Errc::no_permission));
+      if (broken) {
+        std::vector<std::shared_ptr<TailReader>> readers;
+        {
+          const Lock lock(self->mutex_);
+          if (const auto found = self->followed_.find(key); found != self->followed_.end()) {
+            found->second.broken = true;
+            readers = found->second.readers;
+          }
+        }
+        self->tell(readers, length.error());
+        if (!readers.empty())
+          self->look_again(key, stream);
+      }
+      done();
+    });
+  }
+  done();
+}
+
+void TailMux::look_again(const std::string& key, const Stream& stream) {
+  if (core_->closed())
+    return;
+  core_->after(kBroken, [self = shared_from_this(), key, stream] {
+    if (self->core_->closed())
+      return;
+    stream.length().then([self, key, stream](Result<std::uint64_t> length) {
+      Lock lock(self->mutex_);
+      const auto found = self->followed_.find(key);
+      if (found == self->followed_.end() || !found->second.broken)
+        return;
+      if (!length) {
+        lock.unlock();
+        return self->look_again(key, stream);
+      }
+      found->second.broken = false;
+      if (!self->running_)
+        return self->go_on(lock);
+      self->wake(lock);
+    });
+  });
+}
+
+void TailMux::wake(Lock& lock) {
+  wanted_ = true;
+  if (!blocked_ || waking_ || connection_ == 0 || !can_unblock_)
+    return;
+  waking_ = true;
+  const std::string id = std::to_string(connection_);
+  lock.unlock();
+  auto decode = [](const wire::Answer& answer) -> Result<std::int64_t> {
+    const auto found = answer.view.as_integer();
+    if (!found)
+      return unexpected_reply("CLIENT UNBLOCK", answer.view);
+    return *found;
+  };
+  auto* call = wire::BoundCall<std::int64_t, decltype(decode)>::make(
+      parts(string_view("CLIENT"), string_view("UNBLOCK"), id), decode);
+  call->slot = slot_;
+  call->retain();
+  detail::CallPointer<detail::CallOf<std::int64_t>> mine(call);
+  wire::CallSettings how = settings(Repeat::safe);
+  how.past_bound = true;
+  core_->submit(call, how);
+  Reply<std::int64_t>(std::move(mine)).then([self = shared_from_this()](Result<std::int64_t> found) {
+    Lock inner(self->mutex_);
+    self->waking_ = false;
+    if (!found && (found.error().is(Errc::no_permission) || found.error().is(Errc::server_error)))
+      self->can_unblock_ = false;
+    if (found.value_or(0) != 0 || !self->wanted_ || !self->blocked_ || ++self->tries_ > kMostTries)
+      return;
+    inner.unlock();
+    self->later(kTryAgain, &TailMux::wake_again);
+  });
+}
+
+void TailMux::wake_again() {
+  Lock lock(mutex_);
+  if (wanted_)
+    wake(lock);
+}
+
+void TailMux::catch_up(const std::shared_ptr<TailReader>& reader) {
+  reader->stream.read("(" + text_of(reader->behind), "+", {.count = kPage})
+      .then([self = shared_from_this(), reader](Result<Page> page) { self->caught_up(reader, std::move(page)); });
+}
+
+void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page) {
+  if (!page) {
+    if (core_->closed())
+      return tell({reader}, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+    {
+      const Lock lock(mutex_);
+      if (reader->left)
+        return;
+    }
+    return core_->after(kFirstBackoff * 4, [self = shared_from_this(), reader] { self->catch_up(reader); });
+  }
+  TailBatch batch;
+  for (Record& record : page->records) {
+    if (const auto number = parse_entry(record.entry))
+      batch.records.emplace_back(*number, std::move(record));
+  }
+  deliver_to(*reader, batch);
+  {
+    Lock lock(mutex_);
+    if (reader->left)
+      return;
+    if (!page->rest) {
+      const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind);
+      // What the others were handed since this page was read is not in it.
+      if (reader->behind >= found->second.cursor) {
+        reader->joined = true;
+        found->second.readers.push_back(reader);
+        if (!fresh)
+          return;
+        if (!running_)
+          return go_on(lock);
+        return wake(lock);
+      }
+    }
+  }
+  catch_up(reader);
+}
+
+void TailMux::tell(const std::vector<std::shared_ptr<TailReader>>& readers, const Error& why) {
+  for (const auto& reader : readers)
+    tell_error(*reader, why);
+}
+
+}  // namespace bus
+}  // namespace v1
+}  // namespace echomq
