@@ -9,8 +9,8 @@
 //   };
 //
 // Either of the two is enough for a program that only sends or only receives. `echomq/with/json.hpp` has one for every
-// type that Boost.JSON converts. Built in: `std::string` and `std::vector<std::byte>`, the bytes as they are, and
-// `std::string_view`, which can be sent only.
+// type that Boost.JSON converts. Built in: `std::string`, other text and `std::vector<std::byte>`, the bytes as they are;
+// `std::string_view` and literals can be sent only.
 #pragma once
 
 #include <concepts>
@@ -28,10 +28,37 @@
 namespace echomq {
 inline namespace v1 {
 
+namespace detail {
+
+/// Text, or what passes for it. No JSON, whatever else is included: a text is its bytes.
+template <typename T>
+concept TextLike = std::convertible_to<const T&, std::string_view> || std::convertible_to<const T&, std::string>;
+
+}  // namespace detail
+
 /// Specialisations have `encode`, `decode`, or both. `decode` takes any bytes, also those that no `encode` made. What
 /// they throw becomes `codec_failed` with its message, but for `std::bad_alloc`, which goes on. Thread-safe.
 template <typename T>
 struct Codec {};
+
+/// What converts to text, such as a literal or a type of one's own that is a `std::string`, is sent as that text; and read
+/// where it can be made of one.
+template <detail::TextLike T>
+struct Codec<T> {
+  [[nodiscard]] static std::string encode(const T& value) {
+    if constexpr (std::convertible_to<const T&, std::string_view>) {
+      const std::string_view text = value;
+      return std::string(text);
+    } else {
+      return value;
+    }
+  }
+  [[nodiscard]] static auto decode(std::string_view bytes)
+    requires(std::is_class_v<T> && std::constructible_from<T, std::string>)
+  {
+    return T(std::string(bytes));
+  }
+};
 
 template <>
 struct Codec<std::string> {

@@ -26,10 +26,10 @@
 namespace echomq {
 inline namespace v1 {
 
-/// Complete, with a result of any type that has a codec. One that the codec refuses makes the run `Dead`, since the same
+/// Complete, with a result of any type that has a codec; a text is its bytes. One that the codec refuses makes the run `Dead`, since the same
 /// run would give the same again: `last_error` says why.
 template <typename T>
-  requires(!std::convertible_to<const T&, std::string> && Encodable<T>)
+  requires(!std::same_as<T, std::string> && Encodable<T>)
 [[nodiscard]] Outcome Done(const T& result) {
   Result<std::string> bytes = encode_payload(result);
   return bytes ? Done(*std::move(bytes)) : Dead("the result cannot be encoded: " + bytes.error().message());

@@ -170,6 +170,18 @@ TEST_F(WorkerTyped, AHandlerThatKeepsStateAndTextPayloadsNeedNoCodecOfOnesOwn) {
   EXPECT_EQ(decode_result<std::string>(texts.enqueue_and_wait("b").get().value()).value(), "b2");
 }
 
+// Beside the JSON codecs, too.
+TEST_F(WorkerTyped, ATextIsItsBytesAsAPayloadAndAsAResult) {
+  auto worker = Worker::start(*queue_, [](Job& job) { return Done(job.payload()); }, quick_options());
+  ASSERT_TRUE(worker);
+  const TypedQueue<std::string> texts(*queue_);
+  for (const char* text : {"plain", R"("quoted")", R"({"a":"b"})", ""}) {
+    const Ended ended = texts.enqueue_and_wait(text, {.run = {.keep = 1min}}).get().value();
+    EXPECT_EQ(ended.text, text);
+    EXPECT_EQ(decode_result<std::string>(ended).value(), text);
+  }
+}
+
 // One expression, as the address sanitizer's test of all verbs has it.
 Task<std::pair<Result<Admission>, Result<Ended>>> await_both(const TypedQueue<Sum>& sums, const Sum& sum) {
   auto admitted = co_await sums.enqueue(sum, {.run = {.keep = 1min}});

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "echomq/cache.hpp"
@@ -44,6 +45,15 @@ Thumbnail tag_invoke(boost::json::value_to_tag<Thumbnail>, const boost::json::va
           boost::json::value_to<std::optional<std::string>>(object.at("note"))};
 }
 
+/// Text, with a type of its own.
+struct Name : std::string {
+  explicit Name(std::string text) : std::string(std::move(text)) {}
+};
+/// Converts to text, and has a codec all the same.
+struct Money {
+  int cents = 0;
+  operator std::string() const { return "money"; }  // NOLINT(google-explicit-constructor)
+};
 struct Moody {};
 struct Uncoded {};
 
@@ -62,6 +72,12 @@ struct echomq::Codec<Point> {
       return fail(Errc::codec_failed, "no comma");
     return Point{std::stoi(std::string(bytes.substr(0, comma))), std::stoi(std::string(bytes.substr(comma + 1)))};
   }
+};
+
+template <>
+struct echomq::Codec<Money> {
+  static std::string encode(const Money& money) { return std::to_string(money.cents); }
+  static Money decode(std::string_view bytes) { return {std::stoi(std::string(bytes))}; }
 };
 
 template <>
@@ -88,6 +104,9 @@ static_assert(echomq::Encodable<std::string_view> && !echomq::Decodable<std::str
 static_assert(echomq::Encodable<Point> && echomq::Decodable<Point>);
 static_assert(echomq::Encodable<Thumbnail> && echomq::Decodable<std::vector<Thumbnail>>);
 static_assert(!echomq::Encodable<Uncoded> && !echomq::Decodable<Uncoded>);
+static_assert(echomq::Encodable<char[4]> && !echomq::Decodable<char[4]>);
+static_assert(echomq::Encodable<const char*> && !echomq::Decodable<const char*>);
+static_assert(echomq::Encodable<Name> && echomq::Decodable<Name>);
 
 TEST(Codec, TextAndBytesAreWhatTheyAre) {
   const std::string all("\0\xFF{\"a\"", 6);
@@ -164,6 +183,37 @@ TEST(TypedResult, IsEncodedAndOneThatCannotBeMakesTheRunDead) {
   EXPECT_EQ(dead.kind, Outcome::Kind::dead);
   EXPECT_THAT(dead.text, HasSubstr("the result cannot be encoded"));
   EXPECT_THAT(dead.text, HasSubstr("x must be 0 or more"));
+}
+
+// A text came out as a JSON string in one way and as its bytes in another, and a codec of one's own was passed by.
+TEST(TypedResult, ATextIsItsBytesHoweverItComes) {
+  const std::string text = R"(she said "no")";
+  EXPECT_EQ(echomq::Done(text).text, text);
+  EXPECT_EQ(echomq::Done(std::string(text)).text, text);
+  EXPECT_EQ(echomq::Done(std::string_view(text)).text, text);
+  EXPECT_EQ(echomq::Done(text.c_str()).text, text);
+  EXPECT_EQ(echomq::Done(R"("quoted already")").text, R"("quoted already")");
+  EXPECT_EQ(echomq::Done(Name(text)).text, text);
+  EXPECT_EQ(echomq::Done(boost::json::serialize(boost::json::value("x"))).text, R"("x")") << "not quoted again";
+  EXPECT_EQ(encode_payload("literal").value(), "literal");
+  EXPECT_EQ(encode_payload(Name(text)).value(), text);
+  EXPECT_EQ(decode_payload<Name>(text).value(), text);
+}
+
+TEST(TypedResult, WhatIsJsonIsQuotedOnce) {
+  EXPECT_EQ(echomq::Done(boost::json::value("x")).text, R"("x")");
+  EXPECT_EQ(echomq::Done(boost::json::string("x")).text, R"("x")");
+  EXPECT_EQ(decode_payload<boost::json::string>(R"("x")").value(), "x");
+  EXPECT_FALSE(decode_payload<boost::json::string>("3"));
+  EXPECT_FALSE(decode_payload<boost::json::string>("x"));
+  EXPECT_EQ(echomq::Done(std::vector<std::string>{"x"}).text, R"(["x"])");
+  EXPECT_EQ(echomq::Done(std::optional<std::string>("x")).text, R"("x")");
+}
+
+TEST(TypedResult, ACodecOfOnesOwnComesBeforeAConversionToText) {
+  EXPECT_EQ(echomq::Done(Money{7}).text, "7");
+  EXPECT_EQ(encode_payload(Money{7}).value(), "7");
+  EXPECT_EQ(decode_payload<Money>("7").value().cents, 7);
 }
 
 TEST(TypedResult, IsReadFromWhatAJobCameTo) {

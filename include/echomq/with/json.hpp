@@ -4,7 +4,8 @@
 // Needs Boost.JSON (1.81 or later) of the including program: link it, or include <boost/json/src.hpp> in one file. The
 // library itself exports none. A type takes part when Boost.JSON can convert it: numbers, strings, containers, maps,
 // optionals, variants, `boost::json::value`, types described by BOOST_DESCRIBE_STRUCT, and those with `tag_invoke`
-// overloads of their own. Types with a codec of their own keep it: `std::string` is its bytes, not a JSON string.
+// overloads of their own. Types with a codec of their own keep it, and so does text: `std::string`, and whatever converts to
+// it or to `std::string_view`, is its bytes and not a JSON string. `boost::json::string` and `boost::json::value` are JSON.
 //
 // What is sent is compact UTF-8 text. What is received is one JSON text (RFC 8259) with white space around it or without,
 // at most 32 levels deep; anything else is `codec_failed`, which names the fault and never the text.
@@ -28,7 +29,7 @@ namespace echomq {
 inline namespace v1 {
 
 template <typename T>
-  requires(boost::json::has_value_from<T>::value || boost::json::has_value_to<T>::value)
+  requires(!detail::TextLike<T> && (boost::json::has_value_from<T>::value || boost::json::has_value_to<T>::value))
 struct Codec<T> {
   [[nodiscard]] static std::string encode(const T& value)
     requires(boost::json::has_value_from<T>::value)
@@ -50,6 +51,23 @@ struct Codec<T> {
     if (out.has_error())
       return fail(Errc::codec_failed, "JSON of another shape: " + out.error().message());
     return std::move(*out);
+  }
+};
+
+/// A JSON string, though it converts to text.
+template <>
+struct Codec<boost::json::string> {
+  [[nodiscard]] static std::string encode(const boost::json::string& value) {
+    return boost::json::serialize(boost::json::value(value));
+  }
+  /// Errors: codec_failed.
+  [[nodiscard]] static Result<boost::json::string> decode(std::string_view bytes) {
+    Result<boost::json::value> value = Codec<boost::json::value>::decode(bytes);
+    if (!value)
+      return fail(std::move(value).error());
+    if (!value->is_string())
+      return fail(Errc::codec_failed, "JSON of another shape: no string");
+    return std::move(value->as_string());
   }
 };
 
