@@ -26,6 +26,7 @@ constexpr std::chrono::milliseconds kUnblockPause{20};
 constexpr std::chrono::milliseconds kRefused{250};
 
 [[nodiscard]] Error left() { return Error(Errc::cancelled, "its worker has left its parking place", Repeat::safe); }
+[[nodiscard]] Error overdue() { return Error(Errc::cancelled, "its time was over before its turn came", Repeat::safe); }
 
 }  // namespace
 
@@ -44,6 +45,10 @@ class WakeHub::Watch final : public WakeWatch {
   void park_with(detail::Call* claim, std::chrono::milliseconds wait) override {
     hub_->set_parked(*this, true, claim, detail::Clock::now() + wait);
   }
+  /// Worth to be sent: what is left of its time is not only the end of it.
+  [[nodiscard]] bool claims(detail::Clock::time_point now) const {
+    return parked_ && claim_ != nullptr && claim_until_ - now >= claim_wait_ / 2;
+  }
   [[nodiscard]] std::uint64_t take_tokens() override { return tokens_.exchange(0, std::memory_order_relaxed); }
 
   const std::shared_ptr<WakeHub> hub_;
@@ -54,6 +59,7 @@ class WakeHub::Watch final : public WakeWatch {
   bool parked_ = false;
   detail::Call* claim_ = nullptr;  // not sent yet
   detail::Clock::time_point claim_until_{};
+  detail::Clock::duration claim_wait_{};  // as it came
 };
 
 WakeHub::WakeHub(Ways ways, wire::Counters& counters, detail::Target* target)
@@ -82,8 +88,10 @@ void WakeHub::remove(Watch& watch) {
   }
   if (claim != nullptr)
     end_claim(*claim, left());
-  if (left_link)
+  if (left_link) {
     left_link->close(left());
+    notify({}, true);  // a token may have gone with it
+  }
   const std::lock_guard wait_for_callback(callbacks_);
 }
 
@@ -105,11 +113,18 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
   }
   if (closed_)
     return;
-  if (claim != nullptr)
+  if (claim != nullptr) {
     watch.claim_until_ = until;
+    watch.claim_wait_ = until - detail::Clock::now();
+  }
+  // A BLPOP without a claim behind it gives way to one with.
+  const bool mounts = claim != nullptr && asking_ && rider_ == nullptr && may_ride_locked();
   if (watch.parked_ == parked) {
-    if (parked && !asking_)
+    if (parked && !asking_) {
       ask_locked();
+    } else if (mounts) {
+      unblock_locked();
+    }
     return;
   }
   if (!parked) {
@@ -121,7 +136,7 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
     detail::Call* const unwritten = withdraw_locked();
     if (unwritten == nullptr)
       return unblock_locked();
-    lock.unlock();
+    lock.unlock();  // the next claim in line is seen to when the connection is there
     end_claim(*unwritten, left());
     return;
   }
@@ -133,7 +148,7 @@ void WakeHub::set_parked(Watch& watch, bool parked, detail::Call* claim, detail:
   }
   if (!asking_) {
     ask_locked();
-  } else if (std::find(asked_.begin(), asked_.end(), watch.key_) == asked_.end()) {
+  } else if (mounts || std::find(asked_.begin(), asked_.end(), watch.key_) == asked_.end()) {
     unblock_locked();
   }
 }
@@ -213,6 +228,8 @@ void WakeHub::ask_locked() {
   (void)call->on_done(target, Continuation(&OnEnd::run, on_end.release()));
   if (rider_ == nullptr) {
     link_->submit(call, false);
+    if (may_ride_locked())
+      renew_next_locked();
     return;
   }
   // Behind the BLPOP on the same connection, and in the same write: the server runs it as soon as the BLPOP has ended.
@@ -226,17 +243,28 @@ void WakeHub::ask_locked() {
   link_->submit(std::move(both));
 }
 
-WakeHub::Watch* WakeHub::next_rider_locked() {
+bool WakeHub::may_ride_locked() const {
   // With several queues nobody knows whose token it will be; and a BLPOP that has to be asked anew for a queue that joins
   // would send the claims of the others home each time.
   // And whoever leaves must be able to take its claim along.
-  if (!can_unblock_ || asked_.size() != 1 || watches_.begin()->first != watches_.rbegin()->first)
+  return can_unblock_ && asked_.size() == 1 && !watches_.empty() && watches_.begin()->first == watches_.rbegin()->first;
+}
+
+WakeHub::Watch* WakeHub::next_rider_locked() {
+  if (!may_ride_locked())
     return nullptr;
   const auto now = detail::Clock::now();
-  const auto found = std::find_if(watches_.begin(), watches_.end(), [now](const auto& entry) {
-    return entry.second->parked_ && entry.second->claim_ != nullptr && entry.second->claim_until_ > now;
-  });
+  const auto found =
+      std::find_if(watches_.begin(), watches_.end(), [now](const auto& entry) { return entry.second->claims(now); });
   return found != watches_.end() ? found->second : nullptr;
+}
+
+void WakeHub::renew_next_locked() {
+  const auto found = std::find_if(watches_.begin(), watches_.end(), [](const auto& entry) {
+    return entry.second->parked_ && entry.second->claim_ != nullptr;
+  });
+  if (found != watches_.end())
+    end_claim(*std::exchange(found->second->claim_, nullptr), overdue());  // answered into a mailbox, so with the lock
 }
 
 WakeHub::Watch* WakeHub::dismount_locked() {
@@ -280,6 +308,7 @@ void WakeHub::unblock_refused(std::uint64_t generation) {
   }
   if (link)
     link->close(Error(Errc::disconnected, "the server forbids CLIENT UNBLOCK", Repeat::safe));
+  notify({}, true);  // a token may have gone with it
 }
 
 void WakeHub::unblock_again(std::uint64_t generation) {
@@ -442,7 +471,7 @@ void WakeHub::link_live(std::int64_t) {
     const bool lacks = std::any_of(parked_.begin(), parked_.end(), [this](const auto& entry) {
       return std::find(asked_.begin(), asked_.end(), entry.first) == asked_.end();
     });
-    if (asking_ && lacks)
+    if (asking_ && (lacks || (rider_ == nullptr && next_rider_locked() != nullptr)))
       unblock_locked();
     if (!std::exchange(lived_, true))
       return;  // no token was lost: none has been asked for

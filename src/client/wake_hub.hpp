@@ -65,7 +65,11 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
   void ask_locked();
   void unblock_locked();
   void unpark_locked(Watch& watch);
+  /// Whether a claim may ride behind the BLPOP that asks for `asked_`.
+  [[nodiscard]] bool may_ride_locked() const;
   [[nodiscard]] Watch* next_rider_locked();
+  /// Sends the next claim in line home whose time is over or nearly so: its worker, if it still sleeps, comes with a new one.
+  void renew_next_locked();
   /// The BLPOP in flight has ended: whose claim was behind it waits in line no more. Null when there was none.
   Watch* dismount_locked();
   /// The rider's claim when it is not written yet: then it is taken off the connection.

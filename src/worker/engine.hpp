@@ -113,10 +113,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Jobs next_settles();
   [[nodiscard]] queue::Settlement settlement_of(const JobPtr& job);
   [[nodiscard]] Milliseconds exchange_deadline(bool settles, bool claims) const;
-  void exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, Result<queue::Exchanged> answer);
-  /// What a claim gave, by a server that ran it at `at` or later.
-  void taken(TimePoint at, queue::Exchanged& answer);
-  [[nodiscard]] JobPtr begin(queue::TakenJob taken, TimePoint sent);
+  void exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, bool crossed, Result<queue::Exchanged> answer);
+  /// What a claim gave, by a server that ran it at `at` or later. `crossed`: a claim by the other connection may have come between.
+  void taken(TimePoint at, queue::Exchanged& answer, bool crossed);
+  [[nodiscard]] JobPtr begin(queue::TakenJob taken, TimePoint sent, bool crossed);
   void tell_claimed();
   void tune(TimePoint sent);
   void pause_claims(Milliseconds pause);
@@ -267,8 +267,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Milliseconds claim_pause_{0};
   bool looking_ = false;
   bool parked_ = false;
-  bool riding_ = false;      ///< a claim waits behind the BLPOP, or for a place there
-  UnixMillis clock_then_{};  ///< the server's at a claim that was sent at `sent_then_`
+  bool riding_ = false;            ///< a claim waits behind the BLPOP, or for a place there
+  std::uint64_t rides_ended_ = 0;  ///< answers to claims that waited there
+  UnixMillis clock_then_{};        ///< the server's at a claim that was sent at `sent_then_`
   TimePoint sent_then_ = TimePoint::min();
   bool named_ = false;                   ///< `parked` of the queue may hold our name
   TimePoint passed_ = TimePoint::min();  ///< when a token that stood for work of others was passed on

@@ -114,8 +114,8 @@ bool Engine::send_exchange() {
   hurry_ = false;
   const Milliseconds deadline = exchange_deadline(!settles.empty(), asked > 0);
   when(queue::exchange(verbs_, settlements, take, deadline),
-       [this, settles = std::move(settles), asked, sent = now_](Result<queue::Exchanged> answer) {
-         exchanged(settles, asked, sent, std::move(answer));
+       [this, settles = std::move(settles), asked, sent = now_, rides = rides_ended_](Result<queue::Exchanged> answer) {
+         exchanged(settles, asked, sent, rides != rides_ended_, std::move(answer));
        });
   return true;
 }
@@ -158,7 +158,8 @@ Milliseconds Engine::exchange_deadline(bool settles, bool claims) const {
   return claims ? std::min(settle_deadline(), claim) : settle_deadline();
 }
 
-void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, Result<queue::Exchanged> answer) {
+void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, bool crossed,
+                       Result<queue::Exchanged> answer) {
   --exchanges_;
   asked_ -= asked;
   if (asked > 0)
@@ -179,7 +180,7 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, R
   if (asked > 0) {
     clock_then_ = answer->claimed_at;
     sent_then_ = sent;
-    taken(sent, *answer);
+    taken(sent, *answer, crossed);
     if (!answer->jobs.empty())
       tune(sent);
     if (marks_due_)
@@ -189,7 +190,7 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, R
   }
 }
 
-void Engine::taken(TimePoint at, queue::Exchanged& answer) {
+void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
   claim_pause_ = Milliseconds{0};
   counters_.expired.fetch_add(answer.expired, std::memory_order_relaxed);
   if (answer.unreadable > 0) {
@@ -215,7 +216,7 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer) {
       ++next;
     if (next == answer.jobs.size())
       return;
-    if (JobPtr begun = begin(std::move(answer.jobs[next]), at))
+    if (JobPtr begun = begin(std::move(answer.jobs[next]), at, crossed))
       submitted_.push_back(std::move(begun));
     ++next;
   };
@@ -238,8 +239,8 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer) {
   watch_queued();
 }
 
-Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent) {
-  if (taken.job.token.value() > 1) {
+Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent, bool crossed) {
+  if (crossed || taken.job.token.value() > 1) {
     // An earlier run of the same job that is still here has lost it to this one.
     Jobs older;
     for (const JobPtr& other : held_) {

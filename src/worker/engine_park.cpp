@@ -64,8 +64,13 @@ void Engine::look() {
 void Engine::looked(const Result<Look>& answer) {
   looking_ = false;
   const bool by_beat = std::exchange(by_beat_, false);
-  if (stopping_)
+  if (stopping_) {
+    // Sent anew after a lost script it may have come behind all that the stop has said: the name is there again, and tokens
+    // that stood for a due job are gone.
+    take_name_out();
+    pass_token_on();
     return;
+  }
   if (!answer) {
     call_failed(answer.error(), "park");
     if (parked_)
@@ -137,8 +142,12 @@ void Engine::wait_for_token() {
 void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
   riding_ = false;
   asked_ -= asked;
-  if (!answer && answer.error().is(Errc::cancelled))
-    return;  // never sent, for this worker has left: what it does next does not depend on it
+  if (!answer && answer.error().is(Errc::cancelled)) {
+    // Never sent: this worker left, or its time was over before its turn came. If it sleeps it gets in line again.
+    if (parked_ && !stopping_)
+      wait_for_token();
+    return;
+  }
   if (std::exchange(parked_, false))
     alarms_.clear(Alarm::beat);
   if (const std::uint64_t tokens = watch_->take_tokens(); tokens > 0) {
@@ -161,7 +170,8 @@ void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
     dry_ = dry_ && !token_owed_;  // whom the token was for must claim by itself; without one a look will do
     return;
   }
-  taken(time_of(answer->claimed_at), *answer);
+  ++rides_ended_;
+  taken(time_of(answer->claimed_at), *answer, true);
   if (marks_due_)
     ask_for_marks();
 }

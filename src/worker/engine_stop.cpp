@@ -1,5 +1,7 @@
 // Stopping: no more claims at once; the handlers up to the deadline; then everything goes back at once.
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "worker/engine.hpp"
@@ -21,7 +23,6 @@ void Engine::begin_stop(TimePoint deadline) {
   if (stopping_)
     return;
   stopping_ = true;
-  token_owed_ = token_owed_ || alarms_.pending(Alarm::pass) || due_ != TimePoint::max();
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
   for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::upkeep, Alarm::deliver, Alarm::queued,
                             Alarm::gather, Alarm::pass, Alarm::beat})
@@ -30,8 +31,8 @@ void Engine::begin_stop(TimePoint deadline) {
   watch_->park(false);  // a token that its BLPOP still takes goes back to the list; a claim behind it comes back
   if (named_)
     take_name_out();
-  if (token_owed_)
-    pass_token_on();
+  // Whatever it knew or was told: it may have given up what it knew of the next due job for a run, and be the only one.
+  pass_token_on();
 
   Jobs untouched;
   for (const JobPtr& job : held_) {
@@ -110,6 +111,7 @@ void Engine::advance_stop() {
 
 void Engine::finish() {
   finished_ = true;
+  bool untold = riding_ || watch_->take_tokens() > 0;  // a token came, or may have come, whose claim is not back
   watch_.reset();
   counters_.unsettled.fetch_add(held_.size(), std::memory_order_relaxed);
   stop_report_.unsettled += held_.size();
@@ -124,8 +126,16 @@ void Engine::finish() {
   stop_report_.leaked = pool_->shutdown();
   counters_.leaked.store(static_cast<std::uint32_t>(stop_report_.leaked), std::memory_order_relaxed);
   // Whoever answers from now on finds the box closed; what is in it is let go here.
-  for (const Continuation& answer : inbox_->close().answers)
+  const Mail rest = inbox_->close();
+  for (const Continuation& answer : rest.answers)
     answer();
+  untold = untold || rest.wakes > 0;
+  if (untold && !closed_) {
+    // Too late to look whether it is needed; who sleeps next drops what is too much.
+    const std::array<std::string_view, 3> token = {"LPUSH", keys_.wake(), "1"};
+    core_->command<void>(token, {.repeat = Repeat::safe}, [](const wire::Answer&) -> Result<void> { return {}; })
+        .detach();
+  }
   log(stop_report_.unsettled + stop_report_.leaked > 0 ? LogLevel::warning : LogLevel::info, "worker_stopped", nullptr,
       std::to_string(stop_report_.finished) + " finished, " + std::to_string(stop_report_.handed_back) +
           " handed back, " + std::to_string(stop_report_.unsettled) + " left to their lease, " +

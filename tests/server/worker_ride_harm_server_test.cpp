@@ -242,6 +242,41 @@ TEST_F(WorkerRideHarm, ATokenOfAWorkerThatStopsIsPassedOnThoughItsClaimFailed) {
   EXPECT_TRUE(eventually([&] { return runs == 1; }, 2s));
 }
 
+// The same, and the claim comes after its last moment: it may take nothing, and there is nobody left who would ask again.
+TEST_F(WorkerRideHarm, ATokenOfAWorkerThatStopsIsPassedOnThoughItsClaimCameTooLate) {
+  const Client other = open();
+  ClientOptions options;
+  std::atomic<bool> armed{false};
+  options.log = [&](LogLevel, std::string_view event, std::span<const LogField>) {
+    if (event != "worker_stopping" || !armed.exchange(false))
+      return;
+    std::thread([&] { enqueue(); }).join();
+    std::this_thread::sleep_for(50ms);
+  };
+  std::atomic<std::chrono::steady_clock::time_point> asked{};
+  ProxyOptions tapping;
+  tapping.tap = [&](std::uint64_t, Direction direction, std::string_view bytes) {
+    if (direction == Direction::to_server && bytes.find("BLPOP") != std::string_view::npos)
+      asked = std::chrono::steady_clock::now();
+  };
+  Proxy proxy(server_->url(), tapping);
+  const Client first = open(proxy.url(), std::move(options));
+  WorkerOptions third = riding();
+  third.lease = 3s;  // its claim may take something for a second, and waits a quarter longer
+  Worker stops = start_on(first.queue("work"), [](Job&) { return Done(); }, third);
+  ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
+  // Let the next BLPOP be its, and the older one on the list.
+  const auto before = asked.load();
+  ASSERT_TRUE(eventually([&] { return asked.load() != before && blocked(); }));
+  std::atomic<int> runs{0};
+  const Worker stays = start_on(other.queue("work"), [&](Job&) { return ++runs, Done(); }, riding());
+  ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
+  armed = true;
+  std::this_thread::sleep_until(asked.load() + 1100ms);
+  (void)stops.stop();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 2s));
+}
+
 // One parked worker is told of a due job, and the others sleep on.
 TEST_F(WorkerRideHarm, AWorkerThatStopsLeavesADueJobToOneThatStays) {
   const Client other = open();

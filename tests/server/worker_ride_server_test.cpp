@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "queue/exchange.hpp"
 #include "support/proxy.hpp"
@@ -180,6 +183,89 @@ TEST_F(WorkerRide, WorkersOfOneQueueAndOneClientTakeTurns) {
   }
   EXPECT_GT(first_runs, 5);
   EXPECT_GT(second_runs, 5);
+}
+
+// Claims wait in line for the BLPOP, and their time is over with that of the first: they come with new ones.
+TEST_F(WorkerRide, OfManyIdleWorkersOneRidesHoweverLongTheyAreIdle) {
+  std::atomic<std::chrono::steady_clock::time_point> asked{};
+  ProxyOptions tapping;
+  tapping.tap = [&](std::uint64_t, Direction direction, std::string_view bytes) {
+    if (direction == Direction::to_server && bytes.find("BLPOP") != std::string_view::npos)
+      asked = std::chrono::steady_clock::now();
+  };
+  Proxy proxy(server_->url(), tapping);
+  const Client far = open(proxy.url());
+  std::atomic<int> runs{0};
+  std::vector<Worker> workers;
+  for (int i = 0; i < 4; ++i)
+    workers.push_back(start_on(far.queue("work"), [&](Job&) { return ++runs, Done(); }, riding_options()));
+  // At its end a ride gives nothing any more; its first half is still to come or has just begun.
+  const auto one_rides = [&] {
+    const auto age = since(asked.load());
+    return age > 30ms && age < kLease / 12 && parked(4);
+  };
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(i * kLease / 4);  // a ride lasts a third of a lease
+    ASSERT_TRUE(eventually(one_rides)) << i;
+    proxy.hold(Direction::to_server);  // a worker that is only told could not ask for the job
+    enqueue();
+    EXPECT_TRUE(eventually([&] { return runs == i + 1; }, 900ms)) << i;
+    proxy.release();
+    ASSERT_TRUE(eventually([&] { return counts().completed == i + 1; }));
+  }
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(3s);
+  const std::int64_t took = commands() - before;
+  std::printf("%lld commands in three seconds of four idle workers\n", static_cast<long long>(took));
+  EXPECT_LT(took, 200);
+}
+
+// Two claims of one worker are under way by two connections; the job of the first lapses before its answer is here, and comes
+// with the second.
+TEST_F(WorkerRide, AClaimThatALaterOneHasOvertakenIsNoRun) {
+  std::atomic<std::uint64_t> parks_on{0};
+  ProxyOptions tapping;
+  tapping.tap = [&](std::uint64_t connection, Direction direction, std::string_view bytes) {
+    if (direction == Direction::to_server && bytes.find("BLPOP") != std::string_view::npos)
+      parks_on = connection;
+  };
+  Proxy proxy(server_->url(), tapping);
+  const Client far = open(proxy.url());
+  struct Run {
+    std::atomic<int> runs{0};
+    std::atomic<std::uint64_t> attempt{0};
+    std::atomic<bool> go{false};
+  };
+  const auto run = std::make_shared<Run>();
+  WorkerOptions options = riding_options();
+  options.lease = 1600ms;
+  options.beat = 300ms;
+  options.sweep_period = 100ms;
+  Worker worker = start_on(
+      far.queue("work"),
+      [run](Job& job) {
+        run->attempt = job.attempt();
+        ++run->runs;
+        while (!run->go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return rides() && parks_on != 0; }));
+  proxy.hold(Direction::to_client, parks_on);
+  const JobId id = enqueue();
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::active; })) << "the claim behind the BLPOP has it";
+  EXPECT_EQ(run->runs, 0);
+  ASSERT_TRUE(eventually([&] { return run->runs == 1; }, 4s)) << "claimed again by the other connection";
+  EXPECT_EQ(run->attempt, 2U);
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return worker.stats().leases_lost == 1; }));
+  EXPECT_EQ(worker.stats().running, 1U);
+  run->go = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
+  EXPECT_EQ(run->runs, 1);
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+  EXPECT_EQ(state(id), JobState::absent);
 }
 
 TEST_F(WorkerRide, AClaimAfterItsLastMomentTakesNothing) {
