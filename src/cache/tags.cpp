@@ -134,8 +134,8 @@ void Table::drop_some(const std::shared_ptr<TagDrop>& drop) {
   };
   const milliseconds remembered = std::max(kRemembered, options_.ttl);
   Exchange* call = Exchange::command(
-      std::move(end), "EVALSHA", script.sha1, "6", keys_.tag(drop->tag).view(), keys_.tag_apart(drop->tag).view(),
-      keys_.tag_floor(drop->tag).view(), keys_.tag_drops().view(), keys_.channel, keys_.prefix, drop->version.text(),
+      std::move(end), "EVALSHA", script.sha1, "5", keys_.tag(drop->tag).view(), keys_.tag_apart(drop->tag).view(),
+      keys_.tag_floor(drop->tag).view(), keys_.tag_drops().view(), keys_.prefix, drop->version.text(),
       drop->first ? "1" : "0", drop->to_set_apart ? "1" : "0", kBite, std::to_string(remembered.count()));
   call->script = &script;
   call->retain();

@@ -59,6 +59,14 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::migration, "migration", "{emq}:migration:<q>", ValueType::none},
     {KeyType::nodes, "nodes", "{emq}:nodes", ValueType::hash, true},
     {KeyType::cache, "cache", "ecc:{<table>}:<id>", ValueType::string},
+    {KeyType::cache_base, "cache:base", "ecc:{<table>}:", ValueType::none},
+    {KeyType::cache_extension, "cache:extension", "eccx:{<table>}:", ValueType::none, true},
+    {KeyType::cache_load, "cache:load", "eccx:{<table>}:load:<id>", ValueType::string, true},
+    {KeyType::cache_loads, "cache:loads", "eccx:{<table>}:loads", ValueType::channel, true},
+    {KeyType::cache_tag, "cache:tag", "eccx:{<table>}:tag:<name>", ValueType::zset, true},
+    {KeyType::cache_tagdrop, "cache:tagdrop", "eccx:{<table>}:tagdrop:<name>", ValueType::zset, true},
+    {KeyType::cache_tagfloor, "cache:tagfloor", "eccx:{<table>}:tagfloor:<name>", ValueType::string, true},
+    {KeyType::cache_tagdrops, "cache:tagdrops", "eccx:{<table>}:tagdrops", ValueType::string, true},
 }};
 
 constexpr std::string_view kQueueHead = "emq:{q}:";
@@ -107,14 +115,44 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
 
 [[nodiscard]] KeyInfo classify_cache(std::string_view rest) noexcept {
   const std::size_t close = rest.find("}:");
-  if (close == std::string_view::npos || close == 0 || rest.find('}') != close || !is_id(rest.substr(close + 2)))
+  if (close == std::string_view::npos || close == 0 || rest.find('}') != close)
     return {};
-  return {KeyType::cache, rest.substr(0, close), rest.substr(close + 2)};
+  const std::string_view part = rest.substr(close + 2);
+  if (part.empty())
+    return {KeyType::cache_base, rest.substr(0, close), {}};
+  if (!is_id(part))
+    return {};
+  return {KeyType::cache, rest.substr(0, close), part};
+}
+
+[[nodiscard]] KeyInfo classify_cache_extension(std::string_view rest) noexcept {
+  const std::size_t close = rest.find("}:");
+  if (close == std::string_view::npos || close == 0 || rest.find('}') != close)
+    return {};
+  const std::string_view table = rest.substr(0, close);
+  rest.remove_prefix(close + 2);
+  if (rest.empty())
+    return {KeyType::cache_extension, table, {}};
+  if (rest == "loads")
+    return {KeyType::cache_loads, table, {}};
+  if (rest == "tagdrops")
+    return {KeyType::cache_tagdrops, table, {}};
+  if (take(rest, "load:"))
+    return is_id(rest) ? KeyInfo{KeyType::cache_load, table, rest} : KeyInfo{};
+  constexpr std::pair<std::string_view, KeyType> kByTag[] = {
+      {"tag:", KeyType::cache_tag}, {"tagdrop:", KeyType::cache_tagdrop}, {"tagfloor:", KeyType::cache_tagfloor}};
+  for (const auto& [head, type] : kByTag) {
+    if (take(rest, head))
+      return detail::is_name(rest, 120) ? KeyInfo{type, table, rest} : KeyInfo{};
+  }
+  return {};
 }
 
 [[nodiscard]] KeyInfo classify_reserve(std::string_view key) noexcept {
   if (take(key, "ecc:{"))
     return classify_cache(key);
+  if (take(key, "eccx:{"))
+    return classify_cache_extension(key);
   for (const KeyType type : {KeyType::version, KeyType::locks, KeyType::bundle, KeyType::nodes}) {
     if (key == spec(type).key)
       return {type, {}, {}};

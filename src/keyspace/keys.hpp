@@ -76,6 +76,14 @@ enum class KeyType : std::uint8_t {
   nodes,
   // The sibling family.
   cache,
+  cache_base,
+  cache_extension,
+  cache_load,
+  cache_loads,
+  cache_tag,
+  cache_tagdrop,
+  cache_tagfloor,
+  cache_tagdrops,
   unclassified,
 };
 inline constexpr auto kFixedKeys = static_cast<std::size_t>(KeyType::job);
@@ -260,7 +268,7 @@ struct KeyInfo {
   KeyType type = KeyType::unclassified;
   /// The queue's name, for a cache row its table; empty for keys of the deployment.
   std::string_view queue;
-  /// The job id, group, dedup id, cache id, or name of a repeat or stream; empty for fixed keys.
+  /// The job id, group, dedup id, cache id, or name of a repeat, stream or tag; empty for fixed keys.
   std::string_view part;
 };
 /// Reads a key. `unclassified` for everything that is not exactly of the grammar: a wrong queue name, an id that is no

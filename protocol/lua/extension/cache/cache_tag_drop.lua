@@ -3,14 +3,14 @@
 -- call on nothing is written under the tag that was known before it. The rows of that moment are set apart at once, so that what is
 -- put meanwhile is neither waited for nor missed; rows that another call has set apart and not dropped go first.
 -- KEYS[1] rows eccx:{T}:tag:<tag>     KEYS[2] rows set apart eccx:{T}:tagdrop:<tag>     KEYS[3] last drop eccx:{T}:tagfloor:<tag>
--- KEYS[4] number of drops eccx:{T}:tagdrops     KEYS[5] channel ecc:{T}:coh     KEYS[6] base of the rows ecc:{T}:
+-- KEYS[4] number of drops eccx:{T}:tagdrops     KEYS[5] base of the rows ecc:{T}:, and of the channel coh
 -- ARGV[1] version, a branded id, minted for this drop     ARGV[2] 1 the first call, 0 a further one
 -- ARGV[3] 1 the rows are still to be set apart, 0 they have been: what the call before answered; 1 in the first one
 -- ARGV[4] rows in one call, 1 to 500     ARGV[5] how long in ms the drop is remembered
 -- Replies: [rows left, 1 rows are still to be set apart or 0, rows deleted, id...]: further calls are needed while rows are left or to
 --   be set apart. The ids are those told.
 -- Refusals: ERR version must be 14 bytes; ERR rows must be 1 to 500; ERR the time must be a positive integer of ms
-local rows, apart, floor, drops, channel, base = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local rows, apart, floor, drops, base = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local version, most = ARGV[1], tonumber(ARGV[4])
 if #version ~= 14 then return redis.error_reply('ERR version must be 14 bytes') end
 if not most or most ~= math.floor(most) or most < 1 or most > 500 then
@@ -62,7 +62,7 @@ for i = 1, #taken, 2 do
     end
     deleted = deleted + redis.call('DEL', row)
   end
-  redis.call('PUBLISH', channel, id .. ':' .. told)
+  redis.call('PUBLISH', base .. 'coh', id .. ':' .. told)
   answer[#answer + 1] = id
 end
 answer[1], answer[2], answer[3] = redis.call('ZCARD', apart), wanted and 1 or 0, deleted
