@@ -18,6 +18,9 @@ namespace {
 
 constexpr std::size_t kTokenSize = 32;
 constexpr std::size_t kMostErrorText = 512;
+/// In the place of a token: whoever loads, it counts for nothing any more.
+constexpr std::string_view kAnyHolder = "00000000000000000000000000000000";
+static_assert(kAnyHolder.size() == kTokenSize);
 
 [[nodiscard]] std::string message_of(const BrandedId& id, std::string_view token, char how, std::string_view error) {
   return fmt::format("{}:{}:{}{}", id.text(), token, how, error.substr(0, kMostErrorText));
@@ -107,7 +110,7 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
   {
     const std::lock_guard lock(shard.mutex);
     flight->holder = answer.as_text().value_or(std::string_view());
-    if (flight->told && flight->told->token == flight->holder) {
+    if (flight->told && (flight->told->token == flight->holder || flight->told->token == kAnyHolder)) {
       told = std::exchange(flight->told, std::nullopt);
       flight->lease = Flight::Lease::none;
     } else if (closed_.load(std::memory_order_acquire)) {
@@ -203,7 +206,7 @@ void Table::load_heard(std::string_view message) {
     const FlightPointer& flight = found->second.flight;
     if (flight->lease == Flight::Lease::asked) {
       flight->told = std::move(told);  // the answer says whether it is the one to wait for
-    } else if (flight->lease == Flight::Lease::waits && flight->holder == told.token) {
+    } else if (flight->lease == Flight::Lease::waits && (flight->holder == told.token || told.token == kAnyHolder)) {
       flight->lease = Flight::Lease::none;
       waited = flight;
     }
@@ -229,6 +232,14 @@ void Table::load_told(const FlightPointer& flight, LoadTold told) {
     }
     default: return ask_lease(flight);
   }
+}
+
+/// After an invalidation, which has ended the lease: those who wait need not wait for its time.
+void Table::tell_of_no_holder(const BrandedId& id) {
+  const auto channel = keys_.loads();
+  const std::string message = message_of(id, kAnyHolder, 'x', {});
+  send_main(Exchange::command([](const Result<std::vector<Value>>&) {}, "PUBLISH", channel.view(), message),
+            options_.l2_deadline, ReadBy::library);
 }
 
 void Table::keep_lease(const FlightPointer& flight) {

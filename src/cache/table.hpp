@@ -212,6 +212,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void look_again(const FlightPointer& flight);
   void look_again(const BrandedId& id);
   void look_at_all();
+  void tell_of_no_holder(const BrandedId& id);
   void keep_lease(const FlightPointer& flight);
   void lease_lost(Flight& flight);
   void take_back_older(const Flight& flight);

@@ -169,6 +169,8 @@ Reply<void> Table::invalidate(const BrandedId& id) {
   auto end = [self = shared_from_this(), id, call](Result<std::vector<Value>> answers) {
     // Once more: what was read between the first time and the deletion was the deleted row.
     self->change(id, Told::here);
+    if (self->options_.load_lease.count() > 0)
+      self->tell_of_no_holder(id);
     Result<void> outcome;
     if (!answers) {
       outcome = std::unexpected<Error>(std::move(answers).error());

@@ -246,6 +246,30 @@ TEST_P(CacheLeaseModes, WhatIsLoadedWhileAnotherInvalidatesIsNotKept) {
   EXPECT_LE(source.loads(), std::string(GetParam()) == "tracking" ? 3 : 2);
 }
 
+TEST_F(CacheLease, WhoWaitsIsToldOfAnInvalidation) {
+  Source source;
+  source.set(kUserA, "old");
+  source.hold();
+  const Client two = open(server().url());
+  const Client three = open(server().url());
+  const ByteCache holder = table(client(), shared(60s), source.loader());
+  const ByteCache waits = table(two, shared(60s), source.loader());
+  const ByteCache invalidates = table(three, shared(60s), source.loader());
+  auto one = holder.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  auto other = waits.get(kUserA);
+  EXPECT_TRUE(eventually([&] { return waits.stats().load_waits == 1; }));
+  source.set(kUserA, "new");
+  ASSERT_TRUE(invalidates.invalidate(kUserA).get());
+  EXPECT_TRUE(source.wait_loads(2)) << "not after a third of a minute";
+  source.release();
+  EXPECT_EQ(said(other.get()), "new/fill");
+  EXPECT_EQ(said(one.get()), "old/fill") << "it asked before";
+  EXPECT_EQ(stored(kUserA).substr(14), "new");
+  EXPECT_EQ(got(holder, kUserA), "new/l2");
+  EXPECT_EQ(source.loads(), 2);
+}
+
 TEST_F(CacheLease, WhoHasLostTheLeaseWritesNothing) {
   Source source;
   source.set(kUserA, "old");
