@@ -78,6 +78,7 @@ TEST(Keyspace, EveryFixedKeyIsItsTemplate) {
   EXPECT_EQ(keys.events(), "emq:{orders}:events");
   EXPECT_EQ(keys.parked(), "emq:{orders}:parked");
   EXPECT_EQ(keys.ended(), "emq:{orders}:ended");
+  EXPECT_EQ(keys.streams(), "emq:{orders}:streams");
 }
 
 TEST(Keyspace, VariableKeysAreTheirTemplates) {
@@ -97,6 +98,8 @@ TEST(Keyspace, VariableKeysAreTheirTemplates) {
   expect(KeyType::stream, keys.stream("daily"));
   expect(KeyType::result, keys.result(id));
   expect(KeyType::stream_archived, keys.stream_archived("daily"));
+  expect(KeyType::once, keys.once("daily"));
+  expect(KeyType::once_ages, keys.once_ages("daily"));
   expect(KeyType::archive, keys.archive("daily"));
   expect(KeyType::result, keys.result(id));
   expect(KeyType::migration, migration_key(QueueName("orders")));

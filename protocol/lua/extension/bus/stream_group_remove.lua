@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- stream_group_remove (extension): removes a consumer group, or one consumer of it, unless that would lose entries: what is pending belongs
 -- to nobody when its consumer is removed, and is handed out no more.
 -- KEYS[1] stream
@@ -26,8 +27,9 @@ if pending and consumer ~= '' then
     if value(row, 'name') == consumer then pending = value(row, 'pending') end
   end
 end
+pending = tonumber(pending)
 if not pending then return {0, 0} end
-if pending > 0 and force == '0' then return {0, pending} end
+if pending ~= 0 and force == '0' then return {0, pending} end
 if consumer == '' then
   redis.call('XGROUP', 'DESTROY', key, group)
 else
