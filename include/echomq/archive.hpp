@@ -1,7 +1,7 @@
 // The archive of a stream: what it lies in, and reading it, alone or together with the live stream.
 //
-// Files that any tool reads: one JSON object a line, compressed by zstd (`zstdcat`), with an index of JSON lines beside them; docs/archive.md
-// has the format. `Archiver` (archiver.hpp) writes them.
+// Files that any tool reads: one JSON object a line, compressed by zstd (`zstdcat`), with an index of JSON lines beside
+// them; docs/archive.md has the format. `Archiver` (archiver.hpp) writes them.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ enum class ArchiveErrc : int {
   return {static_cast<int>(code), archive_error_category()};
 }
 
-/// Where the archive of one stream lies: named objects of bytes. A local folder (`LocalSegments`), or an object store of your own.
+/// Where the archive of one stream lies: named objects of bytes. A local folder (`LocalSegments`), or an object store
+/// of your own.
 ///
 /// Calls come from one thread at a time. Errors: storage_failed, whose text names the object.
 class SegmentStore {
@@ -51,9 +52,9 @@ class SegmentStore {
   [[nodiscard]] virtual Result<std::vector<Object>> list() = 0;
   /// Up to `size` bytes from `offset`; fewer only at the object's end.
   [[nodiscard]] virtual Result<std::string> get(std::string_view name, std::uint64_t offset, std::uint64_t size) = 0;
-  /// Atomic and durable: once it returns the object is there whole, and nobody ever sees half of it. False when it was to be made only
-  /// if absent and is there: of several that try, one succeeds (object stores: `If-None-Match: *`). That is what keeps two archivers
-  /// from writing the same records.
+  /// Atomic and durable: once it returns the object is there whole, and nobody ever sees half of it. False when it was
+  /// to be made only if absent and is there: of several that try, one succeeds (object stores: `If-None-Match: *`).
+  /// That is what keeps two archivers from writing the same records.
   [[nodiscard]] virtual Result<bool> put(std::string_view name, std::string_view bytes, Put how) = 0;
   [[nodiscard]] virtual Result<void> remove(std::string_view name) = 0;
 
@@ -104,7 +105,8 @@ class LocalSegments final : public SegmentStore {
 
 /// What part of a history is read, and which way.
 struct HistoryRange {
-  /// Raw bounds as those of `Stream::read`: `-`, `+`, `<ms>`, `<ms>-<tail>`, with `(` before it exclusive. `from` is the older one.
+  /// Raw bounds as those of `Stream::read`: `-`, `+`, `<ms>`, `<ms>-<tail>`, with `(` before it exclusive. `from` is
+  /// the older one.
   std::string from = "-";
   std::string to = "+";
   Direction direction = Direction::oldest_first;
@@ -113,7 +115,8 @@ struct HistoryRange {
   [[nodiscard]] static Result<HistoryRange> between(std::optional<Instant> begin, std::optional<Instant> end);
 };
 
-/// Reads an archive, a frame at a time; of the index only what it needs. What an archiver adds meanwhile may or may not be seen. Move-only.
+/// Reads an archive, a frame at a time; of the index only what it needs. What an archiver adds meanwhile may or may not
+/// be seen. Move-only.
 class ArchiveReader {
  public:
   /// Errors: invalid_argument, storage_failed.
@@ -131,8 +134,8 @@ class ArchiveReader {
   std::unique_ptr<State> state_;
 };
 
-/// Reads the archive and the live stream as one history: each record once, in order, whatever an archiver folds and trims meanwhile.
-/// Move-only. Blocking: not for the client's own threads.
+/// Reads the archive and the live stream as one history: each record once, in order, whatever an archiver folds and
+/// trims meanwhile. Move-only. Blocking: not for the client's own threads.
 class HistoryReader {
  public:
   /// `store` null: the live stream alone. Errors: invalid_argument.
@@ -163,8 +166,8 @@ struct ArchiveReport {
   std::vector<std::string> faults;  ///< sentences; empty when all is well
 };
 
-/// Reads all of it: checksums of frames and of sealed files, order of records, and that each file begins where the one before it ends.
-/// Errors: storage_failed.
+/// Reads all of it: checksums of frames and of sealed files, order of records, and that each file begins where the one
+/// before it ends. Errors: storage_failed.
 [[nodiscard]] Result<ArchiveReport> verify_archive(SegmentStore& store);
 
 }  // namespace v1

@@ -1,7 +1,7 @@
 // Retention: how much of a stream is kept, whom it must not be taken from, and who sees to it.
 //
-// A `RetentionPolicy` is applied by `retain`, once, or by `StreamSweeper`s, again and again. Policies live in the code, or on the
-// server beside the stream (`put_retention`), so that whatever host sweeps applies the same.
+// A `RetentionPolicy` is applied by `retain`, once, or by `StreamSweeper`s, again and again. Policies live in the code,
+// or on the server beside the stream (`put_retention`), so that whatever host sweeps applies the same.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,16 @@
 namespace echomq {
 inline namespace v1 {
 
-/// What is kept of a stream. Several limits together: what any of them does not keep may go. None at all keeps everything.
+/// What is kept of a stream. Several limits together: what any of them does not keep may go. None at all keeps
+/// everything.
 struct RetentionLimits {
   /// The newest so many records.
   std::optional<std::uint64_t> count;
   /// Records whose entry ids are not older than this, by the server's clock; >= 0.
   std::optional<Milliseconds> age;
-  /// The newest records whose names and values are so many bytes together, reckoned from the mean of some thirty records across the stream
-  /// times its length. What the server needs around them (about ten to thirty bytes a record) and consumer groups are not counted.
+  /// The newest records whose names and values are so many bytes together, reckoned from the mean of some thirty
+  /// records across the stream times its length. What the server needs around them (about ten to thirty bytes a record)
+  /// and consumer groups are not counted.
   std::optional<std::uint64_t> bytes;
 
   friend bool operator==(const RetentionLimits&, const RetentionLimits&) = default;
@@ -45,19 +47,22 @@ enum class GroupGuard : std::uint8_t {
 /// One stream's retention. In coroutines give it a name before it is used in a `co_await` expression (g++ 12).
 struct RetentionPolicy {
   RetentionLimits keep;
-  /// Approximate removes whole nodes of the server's tree and may leave up to one node (100 entries by default) too much.
+  /// Approximate removes whole nodes of the server's tree and may leave up to one node (100 entries by default) too
+  /// much.
   Trim how = Trim::approximate;
   GroupGuard guard = GroupGuard::none;
   /// For `GroupGuard::named`; at most 900, of 1 to 255 bytes.
   std::vector<std::string> groups;
-  /// Beyond these records go whether groups have seen them or not: what a dead consumer can cost. None: the guard is absolute.
+  /// Beyond these records go whether groups have seen them or not: what a dead consumer can cost. None: the guard is
+  /// absolute.
   RetentionLimits hard;
-  /// Nothing goes that is behind the archive's watermark, whatever the limits say; without a watermark nothing goes at all.
+  /// Nothing goes that is behind the archive's watermark, whatever the limits say; without a watermark nothing goes at
+  /// all.
   bool archived_only = false;
 
-  /// As it stands on the server: a JSON object of the members `keep` and `hard` (each of `count`, `age_ms`, `bytes`), `exact`, `groups`
-  /// (`"all"`, or a list of names), `archive`. Errors: invalid_argument for anything else, a member that is not known here too: it
-  /// may be a guard.
+  /// As it stands on the server: a JSON object of the members `keep` and `hard` (each of `count`, `age_ms`, `bytes`),
+  /// `exact`, `groups` (`"all"`, or a list of names), `archive`. Errors: invalid_argument for anything else, a member
+  /// that is not known here too: it may be a guard.
   [[nodiscard]] static Result<RetentionPolicy> parse(std::string_view json);
   [[nodiscard]] std::string text() const;
 
@@ -74,9 +79,10 @@ struct Retained {
   bool more = false;
 };
 
-/// Removes from the stream what the policy does not keep: script `stream_retain`, which looks and removes in one step, up to 10,000 entries a
-/// call and limit, so that the server is not held up; called again while there is more, at most `most_calls` times (10 million
-/// entries by default). Errors: those of `Stream`; invalid_argument for a policy that cannot be.
+/// Removes from the stream what the policy does not keep: script `stream_retain`, which looks and removes in one step,
+/// up to 10,000 entries a call and limit, so that the server is not held up; called again while there is more, at most
+/// `most_calls` times (10 million entries by default). Errors: those of `Stream`; invalid_argument for a policy that
+/// cannot be.
 [[nodiscard]] Reply<Retained> retain(const Stream& stream, const RetentionPolicy& policy,
                                      std::uint32_t most_calls = 1000);
 
@@ -111,9 +117,9 @@ struct StreamSweeperStats {
   std::uint64_t errors = 0;   ///< failed commands, and policies that cannot be read: those streams are left alone
 };
 
-/// Sweeps streams by their policies on a thread of its own. Run one in every process, or several: each stream is swept by one of
-/// them a period (script `retention_take`), and when that one dies by another in the next. All streams of a round travel together.
-/// Move-only; the destructor stops it.
+/// Sweeps streams by their policies on a thread of its own. Run one in every process, or several: each stream is swept
+/// by one of them a period (script `retention_take`), and when that one dies by another in the next. All streams of a
+/// round travel together. Move-only; the destructor stops it.
 class StreamSweeper {
  public:
   /// Errors: invalid_argument, naming the option or the policy.

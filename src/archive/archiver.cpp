@@ -1,7 +1,8 @@
 // Folding a stream into its archive.
 //
-// The order of things is what makes a crash harmless at every step: records are written, made durable, then counted as archived (the
-// watermark), then trimmed. Who opens the files cuts off what was half written and counts what was written and not counted.
+// The order of things is what makes a crash harmless at every step: records are written, made durable, then counted as
+// archived (the watermark), then trimmed. Who opens the files cuts off what was half written and counts what was
+// written and not counted.
 #include "echomq/archiver.hpp"
 
 #include <fmt/format.h>

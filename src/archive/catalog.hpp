@@ -12,8 +12,9 @@ namespace echomq {
 inline namespace v1 {
 namespace archive {
 
-/// A file of frames. Its name is the record id behind which it begins: so names sort as records do, each segment follows from the last
-/// record of the one before it, and two archivers that would write the same records want the same name.
+/// A file of frames. Its name is the record id behind which it begins: so names sort as records do, each segment
+/// follows from the last record of the one before it, and two archivers that would write the same records want the same
+/// name.
 struct Segment {
   EventId behind;
   std::uint64_t size = 0;

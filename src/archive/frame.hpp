@@ -1,5 +1,5 @@
-// Frames: some lines compressed together, each a zstd frame of its own with zstd's checksum of what is in it; and the lines of the index
-// that say where each frame is.
+// Frames: some lines compressed together, each a zstd frame of its own with zstd's checksum of what is in it; and the
+// lines of the index that say where each frame is.
 #pragma once
 
 #include <cstdint>

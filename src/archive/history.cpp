@@ -47,8 +47,8 @@ struct HistoryReader::State {
     return {};
   }
 
-  /// A page of the live stream, then the watermark. In this order: a record that the page lacks because it was trimmed was archived, and
-  /// counted so, before the page was read.
+  /// A page of the live stream, then the watermark. In this order: a record that the page lacks because it was trimmed
+  /// was archived, and counted so, before the page was read.
   [[nodiscard]] Result<void> read_live() {
     ECHOMQ_TRY(Page page,
                stream.read(text_of(span->low), text_of(span->high), {.count = kPage, .direction = direction}).get());

@@ -1,5 +1,5 @@
-// Archivers that are killed: at each step of a fold in turn, in the middle of writes, and at random; while records come. Afterwards archive
-// and live stream together have every record once, by our reader and by `zstd`.
+// Archivers that are killed: at each step of a fold in turn, in the middle of writes, and at random; while records
+// come. Afterwards archive and live stream together have every record once, by our reader and by `zstd`.
 #include <sys/stat.h>
 #include <unistd.h>
 
