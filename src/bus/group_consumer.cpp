@@ -29,8 +29,9 @@ using Clock = detail::Clock;
 
 constexpr Milliseconds kFirstBackoff{50};
 constexpr Milliseconds kLongestBackoff{1000};
-/// Between looks for new entries where there is no connection to wait on.
+/// Between looks for new entries where there is no connection to wait on: twice as long after each that finds none.
 constexpr Milliseconds kPoll{100};
+constexpr Milliseconds kLongestPoll{1000};
 /// How long an acknowledgement may wait for others to travel with.
 constexpr Milliseconds kAckDelay{100};
 /// Reads that are sent before the entries in hand are handled, and how fast a full page must have been for that: what is read
@@ -53,7 +54,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         consumer_(consumer),
         handler_(std::move(handler)),
         options_(std::move(options)),
-        line_(group_.stream().internal().core->line()) {
+        line_(group_.stream().internal().core->line(group_.stream().internal().slot)) {
     if (options_.concurrency > 1 || options_.order_key)
       pool_ = std::make_unique<GroupPool>(options_.concurrency, [this](PoolItem& item) { return handle_one(item); });
   }
@@ -461,8 +462,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     asked_ = Clock::time_point::max();
     if (!line_) {
       auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
-      if (entries && entries->empty())
-        sleep(until_delayed(std::min(options_.beat, kPoll)));
+      if (entries && entries->empty()) {
+        sleep(until_delayed(std::min(options_.beat, poll_)));
+        poll_ = std::min(2 * poll_, kLongestPoll);
+      } else if (entries) {
+        poll_ = kPoll;
+      }
       return entries;
     }
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());
@@ -767,6 +772,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   bool fast_ = false;  ///< the last page was full, and handled so fast that reading ahead does not pay others badly
   std::set<std::string> lost_;  ///< of the entries in hand: others have taken them over
   Milliseconds backoff_ = kFirstBackoff;
+  Milliseconds poll_ = kPoll;
   std::string last_error_;
 
   std::unique_ptr<GroupPool> pool_;  ///< absent: this loop's thread handles

@@ -162,7 +162,8 @@ Result<TailMux::Parts> TailMux::read_parts(const resp::View& reply) {
 void TailMux::ask(Lock& lock) {
   if (!line_ && !lineless_) {
     lock.unlock();
-    std::shared_ptr<client::Line> line = core_->line();
+    // In a cluster CLIENT UNBLOCK would have to go where the line is just now.
+    std::shared_ptr<client::Line> line = slot_ == detail::Call::kAnySlot ? core_->line(slot_) : nullptr;
     lock.lock();
     if (followed_.empty()) {
       running_ = false;

@@ -111,8 +111,13 @@ class Core : public std::enable_shared_from_this<Core> {
   /// (reconnect): it must not block.
   [[nodiscard]] virtual std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) = 0;
 
-  /// Null where there is none: in a cluster, and without a server.
-  [[nodiscard]] virtual std::unique_ptr<Line> line() { return nullptr; }
+  /// To the server that has the slot, and it follows it. Null where there is none: without a server, and for a client that has
+  /// `kMostLines` of them already; whoever has none asks again and again.
+  static constexpr std::size_t kMostLines = 128;
+  [[nodiscard]] virtual std::unique_ptr<Line> line(std::uint32_t slot) {
+    (void)slot;
+    return nullptr;
+  }
 
   /// Subscribes on the client's connection for subscriptions, which all channels share; answers once the server has
   /// confirmed. Messages may be told before that.

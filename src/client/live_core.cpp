@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/fork_guard.hpp"
+#include "client/line.hpp"
 #include "result/futex.hpp"
 #include "result/try.hpp"
 
@@ -258,11 +259,11 @@ void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
 
 namespace {
 
-/// A parking connection. Keeps the core, whose loop it lives in.
+/// What a caller has of a line. Keeps the core, whose loop it lives in.
 class OwnLine final : public Line {
  public:
-  OwnLine(std::shared_ptr<Core> core, std::shared_ptr<wire::Link> link, detail::Target* target)
-      : core_(std::move(core)), link_(std::move(link)), target_(target) {}
+  OwnLine(std::shared_ptr<Core> core, std::shared_ptr<FollowingLine> line, detail::Target* target)
+      : core_(std::move(core)), line_(std::move(line)), target_(target) {}
   ~OwnLine() override { close(); }
 
   void submit(detail::Call* call, wire::CallSettings settings) override {
@@ -270,37 +271,54 @@ class OwnLine final : public Line {
     call->repeat = settings.repeat;
     call->blocking = true;
     call->deadline = detail::Clock::now() + settings.deadline.value_or(core_->options().deadline);
-    link_->submit(call, false);
+    line_->submit(call);
   }
-  void close() override { link_->close(Error(Errc::client_closed, "the connection is closed", Repeat::safe)); }
+  void close() override { line_->close(Error(Errc::client_closed, "the connection is closed", Repeat::safe)); }
 
  private:
   const std::shared_ptr<Core> core_;
-  const std::shared_ptr<wire::Link> link_;
+  const std::shared_ptr<FollowingLine> line_;
   detail::Target* const target_;
 };
 
 }  // namespace
 
-std::unique_ptr<Line> LiveCore::line() {
-  // In a cluster the connection would have to follow the stream's slot.
-  if (in_cluster())
-    return nullptr;
-  wire::LinkSettings settings = link_settings(":line", url_.endpoint);
-  settings.parks = true;
-  auto link = make_link(std::move(settings), nullptr, nullptr);
+std::unique_ptr<Line> LiveCore::line(std::uint32_t slot) {
+  FollowingLine::Ways ways;
+  ways.where = [this, slot] { return node_of(slot); };
+  ways.connect = [this](const wire::Endpoint& node, const std::shared_ptr<FollowingLine>& line) {
+    wire::LinkSettings settings = link_settings(":line", node);
+    settings.parks = true;
+    return make_link(std::move(settings), nullptr, line.get(), in_cluster() ? line.get() : nullptr, line);
+  };
+  if (in_cluster()) {
+    ways.find = [this] { read_map(); };
+    ways.learn = [this](wire::Link& from, const std::vector<wire::SlotMove>& moves) {
+      wire::CallQueue none;
+      cluster_->redirect(from, none, moves);
+    };
+    ways.later = [this](milliseconds wait, std::function<void()> function) {
+      if (!closed())
+        after(wait, std::move(function));
+    };
+  }
+  auto line = std::make_shared<FollowingLine>(std::move(ways));
   {
     const std::lock_guard lock(lines_mutex_);
-    std::erase_if(lines_, [](const auto& known) { return known.expired(); });
-    lines_.push_back(link);
+    std::erase_if(lines_, [](const auto& known) {
+      const auto one = known.lock();
+      return !one || one->closed();
+    });
+    if (lines_.size() >= kMostLines)
+      return nullptr;
+    lines_.push_back(line);
   }
+  if (in_cluster())
+    watch_map(line);
   // A client that closes meanwhile either finds it in the list, or is seen here.
-  if (forked() || closed()) {
-    link->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
-  } else {
-    link->start();
-  }
-  return std::make_unique<OwnLine>(shared_from_this(), std::move(link), &callbacks_);
+  if (forked() || closed())
+    line->close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  return std::make_unique<OwnLine>(shared_from_this(), std::move(line), &callbacks_);
 }
 
 void LiveCore::after(milliseconds wait, std::function<void()> function) {
@@ -389,8 +407,8 @@ void LiveCore::close() {
     {
       const std::lock_guard lock(lines_mutex_);
       for (const auto& line : lines_) {
-        if (const auto link = line.lock())
-          link->close(why);
+        if (const auto known = line.lock())
+          known->close(why);
       }
     }
     subscriptions_->close(why);

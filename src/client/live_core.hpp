@@ -37,6 +37,8 @@ class MapWatcher {
   ~MapWatcher() = default;
 };
 
+class FollowingLine;
+
 class LiveCore final : public Core {
  public:
   /// Connects and boots; leases a node id by option.
@@ -47,7 +49,7 @@ class LiveCore final : public Core {
   [[nodiscard]] Result<BrandedId> mint(std::string_view brand) override;
   [[nodiscard]] std::optional<std::uint16_t> node_id() const override;
   [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override;
-  [[nodiscard]] std::unique_ptr<Line> line() override;
+  [[nodiscard]] std::unique_ptr<Line> line(std::uint32_t slot) override;
   void mint_past(UnixMillis time) override;
   [[nodiscard]] detail::Source* source() noexcept override { return topology_->source(); }
   [[nodiscard]] detail::Target* continuations() noexcept override { return &callbacks_; }
@@ -126,7 +128,7 @@ class LiveCore final : public Core {
   std::unique_ptr<WakeHubs> wake_;
   std::shared_ptr<SubscriptionHub> subscriptions_;
   std::mutex lines_mutex_;
-  std::vector<std::weak_ptr<wire::Link>> lines_;  // guarded by lines_mutex_
+  std::vector<std::weak_ptr<FollowingLine>> lines_;  // guarded by lines_mutex_
   struct ExtraLink {
     std::shared_ptr<wire::LinkObserver> observer;
     std::shared_ptr<wire::Link> link;

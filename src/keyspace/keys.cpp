@@ -37,6 +37,8 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::retention, "retention", "emq:{q}:retention", ValueType::hash, true},
     {KeyType::retention_swept, "retention:swept", "emq:{q}:retention:swept", ValueType::hash, true},
     {KeyType::streams, "streams", "emq:{q}:streams", ValueType::zset, true},
+    {KeyType::log, "log", "emq:{q}:log", ValueType::stream, true},
+    {KeyType::logging, "logging", "emq:{q}:logging", ValueType::hash, true},
     {KeyType::job, "job", "emq:{q}:job:<id>", ValueType::hash},
     {KeyType::job_logs, "logs", "emq:{q}:job:<id>:logs", ValueType::list},
     {KeyType::job_lock, "lock", "emq:{q}:job:<id>:lock", ValueType::string},

@@ -51,6 +51,8 @@ enum class KeyType : std::uint8_t {
   retention,
   retention_swept,
   streams,
+  log,
+  logging,
   // With an id or a name.
   job,
   job_logs,
@@ -215,6 +217,9 @@ class QueueKeys {
   [[nodiscard]] const std::string& retention_swept() const noexcept { return fixed(KeyType::retention_swept); }
   /// Extension: names of streams that subjects were appended to.
   [[nodiscard]] const std::string& streams() const noexcept { return fixed(KeyType::streams); }
+  /// Extension: what became of the queue's jobs, a stream; and the hash whose existence turns that on.
+  [[nodiscard]] const std::string& log() const noexcept { return fixed(KeyType::log); }
+  [[nodiscard]] const std::string& logging() const noexcept { return fixed(KeyType::logging); }
   /// Extension: workers that sleep on `wake`.
   [[nodiscard]] const std::string& parked() const noexcept { return fixed(KeyType::parked); }
   /// Extension, a channel: ids of jobs whose `result` was just written.

@@ -102,7 +102,8 @@ class Question {
 
 struct PrivateCluster::State {
   PrivateClusterOptions options;
-  std::vector<PrivateServer> nodes;
+  std::vector<PrivateServer> nodes;  // primaries first
+  std::size_t primaries = 0;
   std::vector<std::size_t> owners = std::vector<std::size_t>(kSlots, 0);
 
   [[nodiscard]] Result<std::string> ask(std::size_t index, const std::vector<std::string>& words) const {
@@ -118,7 +119,8 @@ struct PrivateCluster::State {
     server.arguments = {"--cluster-enabled",      "yes", "--cluster-config-file", "nodes.conf",
                         "--cluster-node-timeout", "2000"};
     server.arguments.insert(server.arguments.end(), options.arguments.begin(), options.arguments.end());
-    for (std::size_t i = 0; i < std::max<std::size_t>(options.nodes, 1); ++i) {
+    primaries = std::max<std::size_t>(options.nodes, 1);
+    for (std::size_t i = 0; i < primaries * (1 + options.replicas); ++i) {
       ECHOMQ_TRY(PrivateServer node, PrivateServer::start(server));
       nodes.push_back(std::move(node));
     }
@@ -126,9 +128,9 @@ struct PrivateCluster::State {
   }
 
   [[nodiscard]] Result<void> join() {
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      const std::size_t first = kSlots * i / nodes.size();
-      const std::size_t end = kSlots * (i + 1) / nodes.size();
+    for (std::size_t i = 0; i < primaries; ++i) {
+      const std::size_t first = kSlots * i / primaries;
+      const std::size_t end = kSlots * (i + 1) / primaries;
       std::fill(owners.begin() + static_cast<std::ptrdiff_t>(first), owners.begin() + static_cast<std::ptrdiff_t>(end),
                 i);
       ECHOMQ_CHECK(ask(i, {"CLUSTER", "ADDSLOTSRANGE", std::to_string(first), std::to_string(end - 1)}));
@@ -141,7 +143,24 @@ struct PrivateCluster::State {
         ECHOMQ_CHECK(ask(i, {"CLUSTER", "MEET", "127.0.0.1", std::to_string(nodes[other].port())}));
       }
     }
-    return wait_ready();
+    ECHOMQ_CHECK(wait_ready());
+    for (std::size_t i = primaries; i < nodes.size(); ++i) {
+      ECHOMQ_TRY(const std::string primary, ask((i - primaries) / options.replicas, {"CLUSTER", "MYID"}));
+      ECHOMQ_CHECK(ask(i, {"CLUSTER", "REPLICATE", primary}));
+    }
+    const auto until = steady_clock::now() + options.start_timeout;
+    for (std::size_t i = primaries; i < nodes.size(); ++i) {
+      const auto in_step = [&] {
+        const auto info = ask(i, {"INFO", "replication"});
+        return info && info->find("master_link_status:up") != std::string::npos;
+      };
+      while (!in_step()) {
+        if (steady_clock::now() > until)
+          return fail(Errc::timeout, "a replica is not in step");
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+    }
+    return {};
   }
 
   [[nodiscard]] bool is_ready(std::size_t index) const {
@@ -149,7 +168,7 @@ struct PrivateCluster::State {
     const auto says = [&](const std::string& line) { return info->find(line + "\r\n") != std::string::npos; };
     return info && says("cluster_state:ok") && says("cluster_slots_ok:" + std::to_string(kSlots)) &&
            says("cluster_known_nodes:" + std::to_string(nodes.size())) &&
-           says("cluster_size:" + std::to_string(nodes.size()));
+           says("cluster_size:" + std::to_string(primaries));
   }
 
   [[nodiscard]] Result<void> wait_ready() const {
@@ -189,7 +208,10 @@ std::string PrivateCluster::url() const {
   return text;
 }
 
-std::size_t PrivateCluster::size() const noexcept { return state_->nodes.size(); }
+std::size_t PrivateCluster::size() const noexcept { return state_->primaries; }
+std::size_t PrivateCluster::replica_of(std::size_t primary, std::size_t nth) const noexcept {
+  return state_->primaries + primary * state_->options.replicas + nth;
+}
 PrivateServer& PrivateCluster::node(std::size_t index) noexcept { return state_->nodes[index]; }
 std::size_t PrivateCluster::owner_of(std::uint16_t slot) const noexcept { return state_->owners[slot % kSlots]; }
 Result<void> PrivateCluster::wait_ready() { return state_->wait_ready(); }
@@ -202,7 +224,7 @@ Result<void> PrivateCluster::move_slot(std::uint16_t slot, std::size_t to) {
   const std::size_t from = owner_of(slot);
   // The new owner first: nobody is sent to a node that does not know yet.
   std::vector<std::size_t> order = {to, from};
-  for (std::size_t i = 0; i < size(); ++i) {
+  for (std::size_t i = 0; i < state_->nodes.size(); ++i) {
     if (i != to && i != from) {
       order.push_back(i);
     }

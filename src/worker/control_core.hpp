@@ -33,7 +33,7 @@ class ControlCore : public client::Core {
   [[nodiscard]] std::unique_ptr<client::WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override {
     return inner_->watch(std::move(wake_key), std::move(on_wake));
   }
-  [[nodiscard]] std::unique_ptr<client::Line> line() override { return inner_->line(); }
+  [[nodiscard]] std::unique_ptr<client::Line> line(std::uint32_t slot) override { return inner_->line(slot); }
   void mint_past(UnixMillis time) override { inner_->mint_past(time); }
   [[nodiscard]] detail::Source* source() noexcept override { return inner_->source(); }
   [[nodiscard]] detail::Target* continuations() noexcept override { return inbox_.get(); }

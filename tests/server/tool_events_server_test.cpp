@@ -46,6 +46,36 @@ TEST_F(ToolEvents, SaysWhenThereIsNoQueue) {
   EXPECT_EQ(emq({"events", "tail", "--queue", "no queue"}).exit_code, 2);
 }
 
+TEST_F(ToolEvents, KeepsALogAndReadsIt) {
+  ToolResult result = emq({"events", "keep", "jobs", "--most", "1000", "--age", "7d", "--claims"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "jobs: on\n");
+  const JobId first = add("a");
+  const JobId second = add("b");
+  ASSERT_TRUE(queue().claim().get().value());
+  result = emq({"events", "log", "jobs"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(" opened\n"));
+  EXPECT_THAT(result.out, HasSubstr(" added " + std::string(second.text()) + " attempts=0\n"));
+  EXPECT_THAT(result.out, HasSubstr(" active " + std::string(first.text()) + " attempts=1\n"));
+  result = emq({"events", "log", "jobs", "--since", "1h", "-n", "2", "--json"});
+  const std::string last = result.out.substr(result.out.find('\n') + 1);
+  const auto value = json_of(last);
+  EXPECT_EQ(value.at("event"), "added");
+  EXPECT_EQ(value.at("job").as_string(), first.text());
+  // Behind that one.
+  const std::string cursor(value.at("cursor").as_string());
+  EXPECT_THAT(cursor, HasSubstr(":2"));
+  result = emq({"events", "log", "jobs", "--cursor", cursor, "-n", "1", "--follow", "--json"});
+  EXPECT_EQ(json_of(result.out).at("job").as_string(), second.text());
+  EXPECT_EQ(emq({"events", "log", "jobs", "--until", "1h"}).out, "");
+  EXPECT_EQ(emq({"events", "keep", "jobs", "--off", "--json"}).exit_code, 0);
+  result = emq({"events", "log", "jobs"});
+  EXPECT_THAT(result.err, HasSubstr("the log of jobs is off"));
+  EXPECT_EQ(emq({"events", "keep", "jobs", "--forget"}).out, "jobs: off, as before\n");
+  EXPECT_EQ(emq({"events", "log", "jobs", "--cursor", "x"}).exit_code, 2);
+}
+
 TEST_F(ToolEvents, CancelsJobs) {
   const JobId running = add("a");
   const JobId waiting = add("b");

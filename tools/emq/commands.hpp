@@ -19,6 +19,8 @@ void add_enqueue(CLI::App& app, Session& session, Action& chosen);
 void add_work(CLI::App& app, Session& session, Action& chosen);
 void add_job(CLI::App& app, Session& session, Action& chosen);
 void add_events(CLI::App& app, Session& session, Action& chosen);
+/// Under `events`.
+void add_event_log(CLI::App& group, Session& session, Action& chosen);
 void add_cache(CLI::App& app, Session& session, Action& chosen);
 void add_stream(CLI::App& app, Session& session, Action& chosen);
 void add_stream_archive(CLI::App& group, Session& session, Action& chosen);  ///< a part of it

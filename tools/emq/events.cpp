@@ -103,7 +103,7 @@ Exit tail(Session& session, const Options& options) {
 }  // namespace
 
 void add_events(CLI::App& app, Session& session, Action& chosen) {
-  CLI::App* group = app.add_subcommand("events", "Hear what becomes of jobs");
+  CLI::App* group = app.add_subcommand("events", "Hear and read what becomes of jobs");
   group->require_subcommand(1);
   auto options = std::make_shared<Options>();
   CLI::App* command = group->add_subcommand("tail", "One line an event, as it happens; --json: one JSON object a line");
@@ -112,6 +112,7 @@ void add_events(CLI::App& app, Session& session, Action& chosen) {
   command->add_option("-n,--count", options->count, "End after so many events; 0: never")->capture_default_str();
   command->final_callback(
       [&session, &chosen, options] { chosen = [&session, options] { return tail(session, *options); }; });
+  add_event_log(*group, session, chosen);
 }
 
 }  // namespace emq

@@ -1,4 +1,4 @@
-// A cluster of one's own, for a test or a try-out: three (or more) primaries without replicas, on loopback ports.
+// A cluster of one's own, for a test or a try-out: three (or more) primaries, without replicas or with, on loopback ports.
 //
 // It is made of `PrivateServer`s and ends as they do: with its object, or with the process that started it.
 #pragma once
@@ -23,6 +23,8 @@ struct PrivateClusterOptions {
   std::string binary{};
   /// How many nodes share the slots, in equal ranges in order. At least 1.
   std::size_t nodes = 3;
+  /// Of each primary. A primary that is killed is replaced by one of its own, when at least two others are left.
+  std::size_t replicas = 0;
   AppendOnly append_only = AppendOnly::none;
   /// Further command line arguments of every node, such as {"--cluster-require-full-coverage", "no"}.
   std::vector<std::string> arguments{};
@@ -48,7 +50,10 @@ class PrivateCluster {
 
   /// "valkey+cluster://127.0.0.1:<port>,127.0.0.1:<port>,..." with all nodes.
   [[nodiscard]] std::string url() const;
+  /// How many primaries it was started with.
   [[nodiscard]] std::size_t size() const noexcept;
+  /// The `nth` replica of a primary, as a node: primaries come first.
+  [[nodiscard]] std::size_t replica_of(std::size_t primary, std::size_t nth = 0) const noexcept;
   /// One node, to be stopped, killed, paused, restarted. It keeps its slots and its address.
   [[nodiscard]] PrivateServer& node(std::size_t index) noexcept;
   /// The node that serves the slot, as far as this object made it so.

@@ -1,4 +1,4 @@
--- Expects p, ring, active, lease, most and weighted; sets jobs: the members served, all of one lane, leased until the same
+-- Expects p, log, ring, active, lease, most and weighted; sets jobs: the members served, all of one lane, leased until the same
 -- instant. The head of the ring moves to the tail; lanes that are empty or full leave the ring on the way to one that
 -- has a job, members without a row are dropped. All numbers are read before the first member is taken, and what is
 -- counted as in flight is what was served.
@@ -37,6 +37,7 @@ while #jobs == 0 and bound > 0 do
         leases[#leases + 1] = now + lease
         leases[#leases + 1] = id
         jobs[#jobs + 1] = {id, fields[2], token, g}
+        if log then log('active', id, token, g) end
       else
         bound = bound - 1
       end

@@ -1,4 +1,4 @@
--- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+-- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
 -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
 -- that this call has moved to dead. A child that was counted as done before changes nothing.
 local own_queue = string.sub(p, 6, -3)

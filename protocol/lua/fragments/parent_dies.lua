@@ -1,10 +1,11 @@
 -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
--- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+-- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
 -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
 if parent_state ~= 'dead' then
   redis.call('HSET', parent_row, 'state', 'dead')
   redis.call('ZADD', p .. 'dead', 0, parent)
   local g = up[5]
+  if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
   local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
       or g and 'g:' .. g .. ':pending' or 'pending'
   local left = redis.call('ZREM', p .. left_set, parent) == 1

@@ -1,4 +1,4 @@
--- Expects p, id, parent and result. The child is done: recorded and counted once, never for a parent that is gone. A child that
+-- Expects p, id, parent, result and log. The child is done: recorded and counted once, never for a parent that is gone. A child that
 -- died under policy id and came back was counted at its death: only its record moves.
 local parent_row = p .. 'job:' .. parent
 local parent_state = redis.call('HGET', parent_row, 'state')

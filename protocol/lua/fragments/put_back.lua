@@ -1,4 +1,4 @@
--- Expects p, row and id of a row that exists; sets found: the job is in a set, or waits for its children. One that was in no
+-- Expects p, log, row and id of a row that exists; sets found: the job is in a set, or waits for its children. One that was in no
 -- set is put back where its state says: what is scheduled is due at once, for its time is lost; what is active has a
 -- lapsed lease, so that the sweep counts it. A row without a state that has a set stays as it is.
 local fields = redis.call('HMGET', row, 'state', 'group')
@@ -15,6 +15,7 @@ if not found then
     local made, act, freed, waiting = 1, nil, 0, redis.call('ZCARD', p .. home) > 0
     redis.call('ZADD', p .. home, 0, id)
     redis.call('HINCRBY', p .. 'metrics:repaired', 'count', 1)
+    if log then log('put_back', id, redis.call('HGET', row, 'attempts'), g, 'state', state) end
     if home == 'pending' then
       -- [flat_wake]
       -- [end]

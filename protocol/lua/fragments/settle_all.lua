@@ -1,7 +1,9 @@
--- Expects p, call, now, bites, parked and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
+-- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts and log. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
 -- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
+-- [log]
+-- [end]
 local verdicts = {}
 local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
@@ -137,6 +139,7 @@ local function settle_alone(i)
     end
     call('DEL', row, row .. ':logs', row .. ':lock')
     completed = completed + 1
+    if log then log('completed', id, fields[1], g) end
     local keep = kind == 'D' and tonumber(argv[at + 4]) or 0
     tell(id, 'completed', kind == 'D' and argv[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
     verdicts[i] = 1
@@ -148,6 +151,7 @@ local function settle_alone(i)
       if withdrawn or state ~= 'scheduled' then
         call('HSET', row, 'state', 'scheduled')
         call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
+        if log then log('delayed', id, fields[1], g, 'due', now + tonumber(argv[at + 3])) end
         -- [due_wake]
         -- [end]
       end
@@ -160,12 +164,14 @@ local function settle_alone(i)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
+      if log then log('failed', id, fields[1], g, 'error', string.sub(reason, 1, 1024), 'due', now + tonumber(argv[at + 4])) end
       -- [due_wake]
       -- [end]
       verdicts[i] = 2
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
       call('ZADD', p .. 'dead', 0, id)
+      if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 1024)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
@@ -216,6 +222,7 @@ for i = 1, total do
       doomed[rows_doomed + 1], doomed[rows_doomed + 2], doomed[rows_doomed + 3] = row, row .. ':logs', row .. ':lock'
       rows_doomed = rows_doomed + 3
       completed = completed + 1
+      if log then log('completed', id, token, g) end
       if kind == 'D' then
         local keep = tonumber(argv[at + 4])
         tell(id, 'completed', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
@@ -226,6 +233,7 @@ for i = 1, total do
     elseif kind == 'h' then
       call('HSET', row, 'state', 'pending', 'handbacks', math.floor(tonumber(fields[6]) or 0) + 1)
       back = g and id
+      if log then log('handed_back', id, token, g) end
       if not g then
         waiting_again[#waiting_again + 1] = 0
         waiting_again[#waiting_again + 1] = id
@@ -237,12 +245,14 @@ for i = 1, total do
       if kind == 'w' then
         due = now + tonumber(argv[at + 3])
         call('HSET', row, 'state', 'scheduled')
+        if log then log('delayed', id, token, g, 'due', due) end
         verdicts[i] = 4
       else
         local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
+          if log then log('failed', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024), 'due', due) end
           verdicts[i] = 2
         elseif parent then
           left = false
@@ -252,6 +262,9 @@ for i = 1, total do
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
           died[#died + 1] = 0
           died[#died + 1] = id
+          if log then
+            log(argv[at + 3] == 'cancelled' and 'cancelled' or 'dead', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024))
+          end
           failures = failures + 1
           local keep = tonumber(argv[at + sizes[kind] - 1])
           tell(id, 'dead', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))

@@ -1,6 +1,7 @@
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
 -- they will write, so that nothing is refused once something is written. Sets total and, for each settlement, ids, places (in
--- ARGV), keys (of its row), rows (fields of it); in_active; and parked, how many workers wait to be woken.
+-- ARGV), keys (of its row), rows (fields of it); in_active; parked, how many workers wait to be woken; and logging, whether
+-- the queue's log is on.
 local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
 local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
 local ids, places, keys, rows, total, argv, arguments = {}, {}, {}, {}, 0, ARGV, #ARGV
@@ -54,7 +55,9 @@ else
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
-local parked = total > 0 and call('ZCARD', p .. 'parked') or 0
+local known = total > 0 and call('EXISTS', p .. 'parked', p .. 'logging') or 0   -- neither as a rule: one look for both
+local parked = known > 0 and call('ZCARD', p .. 'parked') or 0
+local logging = known > (parked > 0 and 1 or 0)
 local laned, linked, alone = false, false, false
 for i = 1, total do
   local fields = read_row(i)

@@ -1,4 +1,4 @@
--- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
+-- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}, now}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
@@ -143,6 +143,16 @@ if window > 0 and span >= 1 and count > 0 then
   end
 end
 
+if (settings[5] or #expired > 0) and not logging then logging = call('EXISTS', p .. 'logging') == 1 end
+-- [log_function]
+-- [end]
+if log then
+  for i = 1, settings[5] and count or 0 do log('active', jobs[i][1], jobs[i][3], jobs[i][4]) end
+  for _, id in ipairs(expired) do
+    local fields = call('HMGET', p .. 'job:' .. id, 'attempts', 'group')
+    log('dead', id, fields[1], fields[2], 'error', 'expired')
+  end
+end
 -- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
 local made = 0
 for _, id in ipairs(expired) do

@@ -11,7 +11,7 @@ if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
   return redis.error_reply('ERR order must be f, l, g, fl or lf')
 end
 most = math.min(math.floor(most), 1000)
-local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
+local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration', 'log_claims')
 local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) or 0, tonumber(settings[4]) or 0
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
 local waiting = order ~= 'l' and call('ZCARD', p .. 'pending') or 0

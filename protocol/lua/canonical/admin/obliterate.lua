@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- obliterate: deletes a paused queue bit by bit: its jobs, lanes, repeats, metrics, limits, at last the pause itself. What stays: dedup
--- keys, flow subkeys, streams, and flow:outbox, whose records belong to parents in other queues. A parent that is held back for a child
+-- keys, flow subkeys, streams, the log for a week, and flow:outbox, whose records belong to parents in other queues. A parent that is held back for a child
 -- deleted here goes with it, when it is in this queue; in another it is told as if the child had died with the error `obliterated`.
 -- KEYS[1] meta                KEYS[2] base emq:{q}:
 -- ARGV[1] `force` to delete jobs in flight too, or empty
@@ -139,4 +139,40 @@ end
 redis.call('DEL', p .. 'metrics:completed', p .. 'metrics:completed:data', p .. 'metrics:failed', p .. 'metrics:failed:data',
   p .. 'metrics:repaired', p .. 'gactive', p .. 'glimit', p .. 'gweight', p .. 'ring', p .. 'wake', p .. 'paused',
   p .. 'repeat', p .. 'limiter', meta)
+local logging = redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
+if log then
+  -- What the log has outlives the queue by a week; what is written there after this call is of a new queue, whose log is off.
+  log('obliterated')
+  redis.pcall('PEXPIRE', p .. 'log', 604800000)
+  redis.call('DEL', p .. 'logging')
+end
 return 0

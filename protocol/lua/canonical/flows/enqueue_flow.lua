@@ -90,7 +90,38 @@ local function set_own(job_row, node)
   if #fields > 0 then redis.call('HSET', job_row, unpack(fields, 1, math.min(#fields, 40))) end
 end
 
-if call('EXISTS', row) == 1 then
+local known = call('EXISTS', row, p .. 'logging')   -- the log is off as a rule: one look for both
+local logging = known > 0 and call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
+if known > (logging and 1 or 0) then
   return call('EXISTS', dependencies) == 1 and call('HEXISTS', row, 'parent') == 0 and 0 or -1
 end
 local any = false
@@ -112,6 +143,7 @@ call('HSET', row, 'state', 'awaiting_children', 'attempts', '0', 'payload', ARGV
 if own then set_own(row, 0) end
 call('SET', dependencies, string.format('%d', n))
 call('DEL', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
+if log then log('added', parent, '0', nil, 'state', 'awaiting_children') end
 local members, made = {}, 0
 for i = 1, n do
   if not there[i] then
@@ -124,6 +156,7 @@ for i = 1, n do
     end
     if own then set_own(KEYS[3 + i], i) end
     made = made + 1
+    if log then log('added', id, '0', nil, 'parent', parent) end
     members[2 * made - 1] = 0
     members[2 * made] = id
   end

@@ -8,7 +8,7 @@
 -- Refusals: EMQKIND job id must be JOB-namespaced; ERR policy must be fp or id; ERR fields of a flow are malformed
 local row, pending = KEYS[1], KEYS[2]
 local id, parent, parent_queue, policy = ARGV[1], ARGV[3], ARGV[4] or '', ARGV[5]
-local call = redis.call
+local p, call = string.sub(pending, 1, -8), redis.call
 
 if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
 if policy and policy ~= 'fp' and policy ~= 'id' then return redis.error_reply('ERR policy must be fp or id') end
@@ -43,7 +43,38 @@ if #ARGV > 5 then
   local clock = redis.call('TIME')
   now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
-if call('EXISTS', row) == 1 then
+local known = call('EXISTS', row, p .. 'logging')   -- the log is off as a rule: one look for both
+local logging = known > 0 and call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
+if known > (logging and 1 or 0) then
   local link = call('HMGET', row, 'parent', 'parent_queue')
   return link[1] == parent and (link[2] or '') == parent_queue and 0 or -1
 end
@@ -74,8 +105,8 @@ if now then
 end
 call('HSET', row, unpack(fields, 1, math.min(#fields, 40)))
 call('ZADD', pending, 0, id)
+if log then log('added', id, '0', nil, 'parent', parent) end
 
-local p = string.sub(pending, 1, -8)
 local made = 1
 -- [flat_wake]
 -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.

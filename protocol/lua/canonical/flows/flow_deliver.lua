@@ -12,15 +12,46 @@ local made = 0
 local parent_state = redis.call('HGET', parent_row, 'state')
 if not parent_state then return 1 end
 if redis.call('HSETNX', processed, id, result) == 0 then return 1 end
+local logging = redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 if redis.call('HDEL', parent_row .. ':unsuccessful', id) == 0 then
   -- [release_parent]
-  -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+  -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
   -- parent that still waits.
   local left = redis.pcall('DECR', parent_row .. ':dependencies')
   if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
     redis.call('HSET', parent_row, 'state', 'pending')
     redis.call('ZADD', p .. 'pending', 0, parent)
     made = made + 1
+    if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
   end
   -- [end]
 end

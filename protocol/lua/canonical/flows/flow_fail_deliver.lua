@@ -16,16 +16,47 @@ local made = 0
 local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
 local parent_state = up[1]
 if not parent_state or redis.call('HEXISTS', parent_row .. ':processed', id) == 1 then return 1 end
+local logging = redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 if policy == 'fp' then
   if redis.call('HSETNX', failed, id, reason) == 1 then
     -- [parent_dies]
     -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
-    -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+    -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
     -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
     if parent_state ~= 'dead' then
       redis.call('HSET', parent_row, 'state', 'dead')
       redis.call('ZADD', p .. 'dead', 0, parent)
       local g = up[5]
+      if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
       local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
           or g and 'g:' .. g .. ':pending' or 'pending'
       local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -71,13 +102,14 @@ if policy == 'fp' then
   end
 elseif redis.call('HSETNX', unsuccessful, id, reason) == 1 then
   -- [release_parent]
-  -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+  -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
   -- parent that still waits.
   local left = redis.pcall('DECR', parent_row .. ':dependencies')
   if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
     redis.call('HSET', parent_row, 'state', 'pending')
     redis.call('ZADD', p .. 'pending', 0, parent)
     made = made + 1
+    if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
   end
   -- [end]
 end

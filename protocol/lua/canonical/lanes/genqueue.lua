@@ -10,9 +10,40 @@ local id, g = ARGV[1], ARGV[3]
 local p = string.sub(KEYS[3], 1, -5)
 
 if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
-if redis.call('EXISTS', row) == 1 then
+local known = redis.call('EXISTS', row, p .. 'logging')   -- the log is off as a rule: one look for both
+local logging = known > 0 and redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
+if known > (logging and 1 or 0) then
   -- [put_back]
-  -- Expects p, row and id of a row that exists; sets found: the job is in a set, or waits for its children. One that was in no
+  -- Expects p, log, row and id of a row that exists; sets found: the job is in a set, or waits for its children. One that was in no
   -- set is put back where its state says: what is scheduled is due at once, for its time is lost; what is active has a
   -- lapsed lease, so that the sweep counts it. A row without a state that has a set stays as it is.
   local fields = redis.call('HMGET', row, 'state', 'group')
@@ -29,6 +60,7 @@ if redis.call('EXISTS', row) == 1 then
       local made, act, freed, waiting = 1, nil, 0, redis.call('ZCARD', p .. home) > 0
       redis.call('ZADD', p .. home, 0, id)
       redis.call('HINCRBY', p .. 'metrics:repaired', 'count', 1)
+      if log then log('put_back', id, redis.call('HGET', row, 'attempts'), g, 'state', state) end
       if home == 'pending' then
         -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
         local parked = redis.call('ZCARD', p .. 'parked')
@@ -73,6 +105,7 @@ end
 local act, freed, waiting = nil, 0, redis.call('ZCARD', lane) > 0
 redis.call('HSET', row, 'state', 'pending', 'attempts', '0', 'payload', ARGV[2], 'group', g)
 redis.call('ZADD', lane, 0, id)
+if log then log('added', id, '0', g) end
 -- [ring_return]
 -- Expects p, g, act (jobs of g in flight, nil: not read yet), freed (slots this call has freed) and waiting
 -- (the lane had members before). Looks through 64 entries; on a longer ring a lane that waited below its

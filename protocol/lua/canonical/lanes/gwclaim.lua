@@ -12,7 +12,38 @@ local lease, most = tonumber(ARGV[2]), tonumber(ARGV[3] or 1000)
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
 if not most or not (most >= 1) then return redis.error_reply('ERR limit must be a positive integer') end
 most = math.min(math.floor(most), 1000)
-if redis.call('HGET', p .. 'meta', 'paused') then return {} end
+local gate = redis.call('HMGET', p .. 'meta', 'paused', 'log_claims')
+if gate[1] then return {} end
+local logging = gate[2] and redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 
 -- [bites]
 local function bites(command, key, list)
@@ -28,7 +59,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [end]
 local weighted = true
 -- [lane_turn]
--- Expects p, ring, active, lease, most and weighted; sets jobs: the members served, all of one lane, leased until the same
+-- Expects p, log, ring, active, lease, most and weighted; sets jobs: the members served, all of one lane, leased until the same
 -- instant. The head of the ring moves to the tail; lanes that are empty or full leave the ring on the way to one that
 -- has a job, members without a row are dropped. All numbers are read before the first member is taken, and what is
 -- counted as in flight is what was served.
@@ -70,6 +101,7 @@ while #jobs == 0 and bound > 0 do
         leases[#leases + 1] = now + lease
         leases[#leases + 1] = id
         jobs[#jobs + 1] = {id, fields[2], token, g}
+        if log then log('active', id, token, g) end
       else
         bound = bound - 1
       end

@@ -11,7 +11,38 @@ local lease = tonumber(ARGV[2])
 if not lease or not (lease > 0) then return redis.error_reply('ERR lease must be a positive number of ms') end
 
 local p = string.sub(pending, 1, -8)
-if redis.call('HGET', p .. 'meta', 'paused') then return {} end
+local gate = redis.call('HMGET', p .. 'meta', 'paused', 'log_claims')
+if gate[1] then return {} end
+local logging = gate[2] and redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 
 for _ = 1, 1000 do
   local id = redis.call('ZPOPMIN', pending)[1]
@@ -39,6 +70,7 @@ for _ = 1, 1000 do
     redis.call('HSET', row, 'state', 'active', 'attempts', token)
     redis.call('ZADD', active, now + lease, id)
     if g then redis.pcall('HINCRBY', p .. 'gactive', g, 1) end   -- every settle of a row with a group lowers it
+    if log then log('active', id, token, g) end
     return {id, fields[2], token}
   end
 end

@@ -23,6 +23,36 @@ if ARGV[4] and ARGV[4] ~= '' then
 end
 local result = ARGV[5] or id
 local made = 0
+local logging = redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 
 -- [withdraw]
 -- Expects p, id and g. Takes the job out of active, or, when its lease has lapsed, out of where it waits for the next claim.
@@ -78,20 +108,21 @@ if parent and (withdrawn or was_dead) then
     end
   else
     -- [parent_done]
-    -- Expects p, id, parent and result. The child is done: recorded and counted once, never for a parent that is gone. A child that
+    -- Expects p, id, parent, result and log. The child is done: recorded and counted once, never for a parent that is gone. A child that
     -- died under policy id and came back was counted at its death: only its record moves.
     local parent_row = p .. 'job:' .. parent
     local parent_state = redis.call('HGET', parent_row, 'state')
     if parent_state then
       local counted = redis.call('HDEL', parent_row .. ':unsuccessful', id) == 1
       if redis.call('HSET', parent_row .. ':processed', id, result) == 1 and not counted then
-        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
         -- parent that still waits.
         local left = redis.pcall('DECR', parent_row .. ':dependencies')
         if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
           redis.call('HSET', parent_row, 'state', 'pending')
           redis.call('ZADD', p .. 'pending', 0, parent)
           made = made + 1
+          if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
         end
       end
     end
@@ -99,6 +130,7 @@ if parent and (withdrawn or was_dead) then
   end
 end
 redis.call('DEL', row, row .. ':logs', row .. ':lock')
+if log then log('completed', id, token, g) end
 redis.pcall('HINCRBY', p .. 'metrics:completed', 'count', 1)
 
 if made > 0 then

@@ -67,6 +67,36 @@ if not withdrawn then withdrawn = redis.call('ZREM', p .. 'pending', id) == 1 en
 -- [end]
 
 if not withdrawn and (state == 'scheduled' or state == 'dead') then return state end
+local logging = redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 
 if failed < allowed then
   -- [clock]
@@ -75,6 +105,7 @@ if failed < allowed then
   -- [end]
   redis.call('HSET', row, 'last_error', reason, 'state', 'scheduled')
   redis.call('ZADD', schedule, now + delay, id)
+  if log then log('failed', id, token, g, 'error', string.sub(reason, 1, 1024), 'due', now + delay) end
   -- [due_wake]
   -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
   local parked = redis.call('ZCARD', p .. 'parked')
@@ -88,6 +119,7 @@ end
 
 redis.call('HSET', row, 'last_error', reason, 'state', 'dead')
 redis.call('ZADD', dead, 0, id)
+if log then log(reason == 'cancelled' and reason or 'dead', id, token, g, 'error', string.sub(reason, 1, 1024)) end
 redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', 1)
 
 local parent, parent_queue, policy = fields[6], fields[7], fields[8]
@@ -103,7 +135,7 @@ if policy ~= 'id' then policy = 'fp' end
 if parent then
   local made = 0
   -- [parent_death]
-  -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+  -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
   -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
   -- that this call has moved to dead. A child that was counted as done before changes nothing.
   local own_queue = string.sub(p, 6, -3)
@@ -118,12 +150,13 @@ if parent then
       if policy ~= 'id' then
         redis.call('HSET', parent_row .. ':failed', id, reason)
         -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
-        -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+        -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
         -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
         if parent_state ~= 'dead' then
           redis.call('HSET', parent_row, 'state', 'dead')
           redis.call('ZADD', p .. 'dead', 0, parent)
           local g = up[5]
+          if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
           local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
               or g and 'g:' .. g .. ':pending' or 'pending'
           local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -166,13 +199,14 @@ if parent then
           end
         end
       elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
-        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
         -- parent that still waits.
         local left = redis.pcall('DECR', parent_row .. ':dependencies')
         if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
           redis.call('HSET', parent_row, 'state', 'pending')
           redis.call('ZADD', p .. 'pending', 0, parent)
           made = made + 1
+          if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
         end
       end
     end

@@ -28,11 +28,41 @@ local function bites(command, key, list)
 end
 -- [end]
 
+local logging = redis.call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 local made = 0
 local function tell_parent(id, parent, parent_queue, policy)
   local reason = 'stalled'
   -- [parent_death]
-  -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+  -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
   -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
   -- that this call has moved to dead. A child that was counted as done before changes nothing.
   local own_queue = string.sub(p, 6, -3)
@@ -47,12 +77,13 @@ local function tell_parent(id, parent, parent_queue, policy)
       if policy ~= 'id' then
         redis.call('HSET', parent_row .. ':failed', id, reason)
         -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
-        -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+        -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
         -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
         if parent_state ~= 'dead' then
           redis.call('HSET', parent_row, 'state', 'dead')
           redis.call('ZADD', p .. 'dead', 0, parent)
           local g = up[5]
+          if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
           local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
               or g and 'g:' .. g .. ':pending' or 'pending'
           local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -95,13 +126,14 @@ local function tell_parent(id, parent, parent_queue, policy)
           end
         end
       elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
-        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
         -- parent that still waits.
         local left = redis.pcall('DECR', parent_row .. ':dependencies')
         if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
           redis.call('HSET', parent_row, 'state', 'pending')
           redis.call('ZADD', p .. 'pending', 0, parent)
           made = made + 1
+          if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
         end
       end
     end
@@ -141,10 +173,12 @@ for _, id in ipairs(lapsed) do
       redis.call('HSET', row, 'state', 'dead', 'last_error', 'stalled', 'stalled', stalled)
       redis.call('ZADD', dead, 0, id)
       died[#died + 1] = id
+      if log then log('dead', id, fields[3], g, 'error', 'stalled') end
       links[#died] = fields
     else
       redis.call('HSET', row, 'state', 'pending', 'stalled', stalled)
       recovered[#recovered + 1] = id
+      if log then log('stalled', id, fields[3], g) end
       local target = g and lanes[g] or flat
       target[#target + 1] = 0
       target[#target + 1] = id

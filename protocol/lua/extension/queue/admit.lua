@@ -84,10 +84,40 @@ local any = false
 for first = 1, count, 1000 do
   if call('EXISTS', unpack(rows, first, math.min(first + 999, count))) > 0 then any = true end
 end
+local logging = call('EXISTS', p .. 'logging') == 1
+-- [log]
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+-- [end]
 
 local function known(id, row)
   -- [put_back]
-  -- Expects p, row and id of a row that exists; sets found: the job is in a set, or waits for its children. One that was in no
+  -- Expects p, log, row and id of a row that exists; sets found: the job is in a set, or waits for its children. One that was in no
   -- set is put back where its state says: what is scheduled is due at once, for its time is lost; what is active has a
   -- lapsed lease, so that the sweep counts it. A row without a state that has a set stays as it is.
   local fields = redis.call('HMGET', row, 'state', 'group')
@@ -104,6 +134,7 @@ local function known(id, row)
       local made, act, freed, waiting = 1, nil, 0, redis.call('ZCARD', p .. home) > 0
       redis.call('ZADD', p .. home, 0, id)
       redis.call('HINCRBY', p .. 'metrics:repaired', 'count', 1)
+      if log then log('put_back', id, redis.call('HGET', row, 'attempts'), g, 'state', state) end
       if home == 'pending' then
         -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
         local parked = redis.call('ZCARD', p .. 'parked')
@@ -212,6 +243,11 @@ if each then
       local size = #members
       members[size + 1] = score
       members[size + 2] = id
+      if log and when ~= '' then
+        log('added', id, '0', g ~= '' and g, 'due', score)
+      elseif log then
+        log('added', id, '0', g ~= '' and g)
+      end
     end
   end
 else
@@ -246,6 +282,11 @@ else
       made = made + 1
       members[2 * made - 1] = score
       members[2 * made] = id
+      if log and due then
+        log('added', id, '0', g ~= '' and g, 'due', due)
+      elseif log then
+        log('added', id, '0', g ~= '' and g)
+      end
     end
   end
 end

@@ -22,7 +22,7 @@ if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
   return redis.error_reply('ERR order must be f, l, g, fl or lf')
 end
 most = math.min(math.floor(most), 1000)
-local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
+local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration', 'log_claims')
 local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) or 0, tonumber(settings[4]) or 0
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
 local waiting = order ~= 'l' and call('ZCARD', p .. 'pending') or 0
@@ -32,7 +32,8 @@ call('ZCARD', p .. 'dead')
 -- [settle_input]
 -- Expects p, call, and at, the place in ARGV where the settlements begin. Reads and checks all of them, and looks at the sets
 -- they will write, so that nothing is refused once something is written. Sets total and, for each settlement, ids, places (in
--- ARGV), keys (of its row), rows (fields of it); in_active; and parked, how many workers wait to be woken.
+-- ARGV), keys (of its row), rows (fields of it); in_active; parked, how many workers wait to be woken; and logging, whether
+-- the queue's log is on.
 local prefix, active, try = p .. 'job:', p .. 'active', redis.pcall
 local sizes = {d = 3, D = 5, r = 7, k = 5, w = 4, h = 3}
 local ids, places, keys, rows, total, argv, arguments = {}, {}, {}, {}, 0, ARGV, #ARGV
@@ -86,7 +87,9 @@ else
   local scores = call('ZMSCORE', active, unpack(ids, 1, math.min(total, 1000)))
   for i = 1, total do in_active[ids[i]] = scores[i] end
 end
-local parked = total > 0 and call('ZCARD', p .. 'parked') or 0
+local known = total > 0 and call('EXISTS', p .. 'parked', p .. 'logging') or 0   -- neither as a rule: one look for both
+local parked = known > 0 and call('ZCARD', p .. 'parked') or 0
+local logging = known > (parked > 0 and 1 or 0)
 local laned, linked, alone = false, false, false
 for i = 1, total do
   local fields = read_row(i)
@@ -124,10 +127,37 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [end]
 -- [settle_all]
--- Expects p, call, now, bites, parked and what settle_input sets. Settles one after the other; sets verdicts. What can wait is gathered
+-- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts and log. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
 -- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
+-- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
+local log
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
 local verdicts = {}
 local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
@@ -235,20 +265,21 @@ local function told_done(id, parent, parent_queue, result)
     call('RPUSH', p .. 'flow:outbox', parent_queue .. '\0' .. parent .. '\0' .. id .. '\0' .. result)
   else
     touched[parent] = true
-    -- Expects p, id, parent and result. The child is done: recorded and counted once, never for a parent that is gone. A child that
+    -- Expects p, id, parent, result and log. The child is done: recorded and counted once, never for a parent that is gone. A child that
     -- died under policy id and came back was counted at its death: only its record moves.
     local parent_row = p .. 'job:' .. parent
     local parent_state = redis.call('HGET', parent_row, 'state')
     if parent_state then
       local counted = redis.call('HDEL', parent_row .. ':unsuccessful', id) == 1
       if redis.call('HSET', parent_row .. ':processed', id, result) == 1 and not counted then
-        -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+        -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
         -- parent that still waits.
         local left = redis.pcall('DECR', parent_row .. ':dependencies')
         if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
           redis.call('HSET', parent_row, 'state', 'pending')
           redis.call('ZADD', p .. 'pending', 0, parent)
           made = made + 1
+          if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
         end
       end
     end
@@ -315,6 +346,7 @@ local function settle_alone(i)
     end
     call('DEL', row, row .. ':logs', row .. ':lock')
     completed = completed + 1
+    if log then log('completed', id, fields[1], g) end
     local keep = kind == 'D' and tonumber(argv[at + 4]) or 0
     tell(id, 'completed', kind == 'D' and argv[at + 3] or id, keep > 0 and keep or tonumber(fields[4]))
     verdicts[i] = 1
@@ -326,6 +358,7 @@ local function settle_alone(i)
       if withdrawn or state ~= 'scheduled' then
         call('HSET', row, 'state', 'scheduled')
         call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
+        if log then log('delayed', id, fields[1], g, 'due', now + tonumber(argv[at + 3])) end
         -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
         local parked = redis.call('ZCARD', p .. 'parked')
         if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
@@ -342,6 +375,7 @@ local function settle_alone(i)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
+      if log then log('failed', id, fields[1], g, 'error', string.sub(reason, 1, 1024), 'due', now + tonumber(argv[at + 4])) end
       -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
       local parked = redis.call('ZCARD', p .. 'parked')
       if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
@@ -352,11 +386,12 @@ local function settle_alone(i)
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
       call('ZADD', p .. 'dead', 0, id)
+      if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 1024)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
         touched[parent] = true
-        -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+        -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
         -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
         -- that this call has moved to dead. A child that was counted as done before changes nothing.
         local own_queue = string.sub(p, 6, -3)
@@ -371,12 +406,13 @@ local function settle_alone(i)
             if policy ~= 'id' then
               redis.call('HSET', parent_row .. ':failed', id, reason)
               -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
-              -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+              -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
               -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
               if parent_state ~= 'dead' then
                 redis.call('HSET', parent_row, 'state', 'dead')
                 redis.call('ZADD', p .. 'dead', 0, parent)
                 local g = up[5]
+                if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
                 local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
                     or g and 'g:' .. g .. ':pending' or 'pending'
                 local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -419,13 +455,14 @@ local function settle_alone(i)
                 end
               end
             elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
-              -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+              -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
               -- parent that still waits.
               local left = redis.pcall('DECR', parent_row .. ':dependencies')
               if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
                 redis.call('HSET', parent_row, 'state', 'pending')
                 redis.call('ZADD', p .. 'pending', 0, parent)
                 made = made + 1
+                if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
               end
             end
           end
@@ -482,6 +519,7 @@ for i = 1, total do
       doomed[rows_doomed + 1], doomed[rows_doomed + 2], doomed[rows_doomed + 3] = row, row .. ':logs', row .. ':lock'
       rows_doomed = rows_doomed + 3
       completed = completed + 1
+      if log then log('completed', id, token, g) end
       if kind == 'D' then
         local keep = tonumber(argv[at + 4])
         tell(id, 'completed', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
@@ -492,6 +530,7 @@ for i = 1, total do
     elseif kind == 'h' then
       call('HSET', row, 'state', 'pending', 'handbacks', math.floor(tonumber(fields[6]) or 0) + 1)
       back = g and id
+      if log then log('handed_back', id, token, g) end
       if not g then
         waiting_again[#waiting_again + 1] = 0
         waiting_again[#waiting_again + 1] = id
@@ -503,12 +542,14 @@ for i = 1, total do
       if kind == 'w' then
         due = now + tonumber(argv[at + 3])
         call('HSET', row, 'state', 'scheduled')
+        if log then log('delayed', id, token, g, 'due', due) end
         verdicts[i] = 4
       else
         local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
+          if log then log('failed', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024), 'due', due) end
           verdicts[i] = 2
         elseif parent then
           left = false
@@ -518,6 +559,9 @@ for i = 1, total do
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
           died[#died + 1] = 0
           died[#died + 1] = id
+          if log then
+            log(argv[at + 3] == 'cancelled' and 'cancelled' or 'dead', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024))
+          end
           failures = failures + 1
           local keep = tonumber(argv[at + sizes[kind] - 1])
           tell(id, 'dead', argv[at + 3], keep > 0 and keep or tonumber(fields[4]))
@@ -547,7 +591,7 @@ if failures > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', fail
 if order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- what was settled may have changed them
 if order ~= 'f' then turns = call('LLEN', p .. 'ring') end
 -- [take_all]
--- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
+-- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}, now}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
@@ -695,13 +739,46 @@ if window > 0 and span >= 1 and count > 0 then
   end
 end
 
+if (settings[5] or #expired > 0) and not logging then logging = call('EXISTS', p .. 'logging') == 1 end
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+if log then
+  for i = 1, settings[5] and count or 0 do log('active', jobs[i][1], jobs[i][3], jobs[i][4]) end
+  for _, id in ipairs(expired) do
+    local fields = call('HMGET', p .. 'job:' .. id, 'attempts', 'group')
+    log('dead', id, fields[1], fields[2], 'error', 'expired')
+  end
+end
 -- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
 local made = 0
 for _, id in ipairs(expired) do
   local fields = call('HMGET', p .. 'job:' .. id, 'parent', 'parent_queue', 'parent_policy', 'keep')
   local parent, parent_queue, policy, reason = fields[1], fields[2], fields[3] == 'id' and 'id' or 'fp', 'expired'
   if parent then
-    -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+    -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
     -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
     -- that this call has moved to dead. A child that was counted as done before changes nothing.
     local own_queue = string.sub(p, 6, -3)
@@ -716,12 +793,13 @@ for _, id in ipairs(expired) do
         if policy ~= 'id' then
           redis.call('HSET', parent_row .. ':failed', id, reason)
           -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
-          -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+          -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
           -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
           if parent_state ~= 'dead' then
             redis.call('HSET', parent_row, 'state', 'dead')
             redis.call('ZADD', p .. 'dead', 0, parent)
             local g = up[5]
+            if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
             local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
                 or g and 'g:' .. g .. ':pending' or 'pending'
             local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -764,13 +842,14 @@ for _, id in ipairs(expired) do
             end
           end
         elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
-          -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+          -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
           -- parent that still waits.
           local left = redis.pcall('DECR', parent_row .. ':dependencies')
           if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
             redis.call('HSET', parent_row, 'state', 'pending')
             redis.call('ZADD', p .. 'pending', 0, parent)
             made = made + 1
+            if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
           end
         end
       end

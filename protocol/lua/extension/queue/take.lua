@@ -63,7 +63,7 @@ if order ~= 'f' and order ~= 'l' and order ~= 'fl' and order ~= 'lf' then
   return redis.error_reply('ERR order must be f, l, g, fl or lf')
 end
 most = math.min(math.floor(most), 1000)
-local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration')
+local settings = call('HMGET', p .. 'meta', 'paused', 'concurrency', 'max', 'duration', 'log_claims')
 local ceiling, window, span = tonumber(settings[2]) or 0, tonumber(settings[3]) or 0, tonumber(settings[4]) or 0
 local used = window > 0 and tonumber(call('GET', p .. 'limiter')) or 0
 local waiting = order ~= 'l' and call('ZCARD', p .. 'pending') or 0
@@ -80,8 +80,9 @@ end
 local last = ARGV[5] and tonumber(ARGV[5])
 if ARGV[5] and (not last or last ~= last) then return redis.error_reply('ERR the last moment must be a number of ms') end
 if last and now > last then return {4, 0, 0, 0, {}, now} end
+local log, logging
 -- [take_all]
--- Expects p, call, now, bites and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
+-- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
 -- jobs, {job...}, now}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
@@ -229,13 +230,46 @@ if window > 0 and span >= 1 and count > 0 then
   end
 end
 
+if (settings[5] or #expired > 0) and not logging then logging = call('EXISTS', p .. 'logging') == 1 end
+-- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
+-- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
+if logging and not log then
+  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  log = function(event, id, attempts, lane, ...)
+    local entry
+    if not id then
+      entry = redis.pcall('XADD', key, '*', 'event', event)
+    elseif lane then
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', 'lane', lane, ...)
+    else
+      entry = redis.pcall('XADD', key, '*', 'event', event, 'job', id, 'attempts', attempts or '0', ...)
+    end
+    if type(entry) ~= 'string' then
+      redis.pcall('HINCRBY', p .. 'logging', 'lost', 1)
+    elseif bounds then
+      local most, age = tonumber(bounds[1]), tonumber(bounds[2])
+      bounds = nil
+      redis.pcall('XTRIM', key, 'MAXLEN', '~', most and most >= 1 and math.floor(most) or 100000)
+      if age and age >= 1 then
+        redis.pcall('XTRIM', key, 'MINID', '~', string.format('%.0f', math.max(0, string.match(entry, '^%d+') - age)))
+      end
+    end
+  end
+end
+if log then
+  for i = 1, settings[5] and count or 0 do log('active', jobs[i][1], jobs[i][3], jobs[i][4]) end
+  for _, id in ipairs(expired) do
+    local fields = call('HMGET', p .. 'job:' .. id, 'attempts', 'group')
+    log('dead', id, fields[1], fields[2], 'error', 'expired')
+  end
+end
 -- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
 local made = 0
 for _, id in ipairs(expired) do
   local fields = call('HMGET', p .. 'job:' .. id, 'parent', 'parent_queue', 'parent_policy', 'keep')
   local parent, parent_queue, policy, reason = fields[1], fields[2], fields[3] == 'id' and 'id' or 'fp', 'expired'
   if parent then
-    -- Expects p, id, parent, parent_queue, policy, reason and made. The child is dead: its parent dies (fp) or
+    -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
     -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
     -- that this call has moved to dead. A child that was counted as done before changes nothing.
     local own_queue = string.sub(p, 6, -3)
@@ -250,12 +284,13 @@ for _, id in ipairs(expired) do
         if policy ~= 'id' then
           redis.call('HSET', parent_row .. ':failed', id, reason)
           -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
-          -- own_queue and reason. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
+          -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
           -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
           if parent_state ~= 'dead' then
             redis.call('HSET', parent_row, 'state', 'dead')
             redis.call('ZADD', p .. 'dead', 0, parent)
             local g = up[5]
+            if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
             local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
                 or g and 'g:' .. g .. ':pending' or 'pending'
             local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -298,13 +333,14 @@ for _, id in ipairs(expired) do
             end
           end
         elseif redis.call('HSET', parent_row .. ':unsuccessful', id, reason) == 1 then
-          -- Expects p, parent, parent_row, parent_state and made. One child less to wait for; the last one releases a
+          -- Expects p, parent, parent_row, parent_state, made and log. One child less to wait for; the last one releases a
           -- parent that still waits.
           local left = redis.pcall('DECR', parent_row .. ':dependencies')
           if type(left) == 'number' and left <= 0 and parent_state == 'awaiting_children' then
             redis.call('HSET', parent_row, 'state', 'pending')
             redis.call('ZADD', p .. 'pending', 0, parent)
             made = made + 1
+            if log then log('released', parent, redis.call('HGET', parent_row, 'attempts')) end
           end
         end
       end

@@ -1,0 +1,71 @@
+// A connection of its own for commands that wait on the server, which is where their key's slot is: it follows the slot when that
+// changes hands, and a call that the old node has not answered goes along.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "client/core.hpp"
+#include "client/live_core.hpp"
+#include "wire/link.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace client {
+
+class FollowingLine final : public MapWatcher,
+                            public wire::LinkObserver,
+                            public wire::Redirector,
+                            public std::enable_shared_from_this<FollowingLine> {
+ public:
+  /// Its ways to the server that has the slot.
+  struct Ways {
+    std::function<wire::Endpoint()> where;
+    std::function<std::shared_ptr<wire::Link>(const wire::Endpoint&, const std::shared_ptr<FollowingLine>&)> connect;
+    // Absent where there is one server only.
+    /// Asks where the slot is; `map_changed` is called when that is known.
+    std::function<void()> find;
+    /// What a node said about who has the slot.
+    std::function<void(wire::Link& from, const std::vector<wire::SlotMove>&)> learn;
+    /// Runs a function on the library's thread after a short wait.
+    std::function<void(std::chrono::milliseconds wait, std::function<void()> function)> later;
+  };
+  explicit FollowingLine(Ways ways) : ways_(std::move(ways)) {}
+
+  /// Sends a call whose settings are made; takes over its reference.
+  void submit(detail::Call* call);
+  void close(const Error& why);
+  [[nodiscard]] bool closed() const;
+
+  void map_changed() override;
+  void link_live(std::int64_t) override {}
+  void link_lost(const Error&) override;
+  void link_push(const resp::View&) override {}
+  [[nodiscard]] bool moved(const wire::Link& from, std::string_view error_text,
+                           std::vector<wire::SlotMove>& moves) override;
+  void redirect(wire::Link& from, wire::CallQueue& calls, const std::vector<wire::SlotMove>& moves) override;
+
+ private:
+  using Links = std::vector<std::shared_ptr<wire::Link>>;
+  /// Makes the connection be where the slot is; gives what is to be closed without the lock.
+  [[nodiscard]] Links move_locked();
+  void ask_while_lost();
+  static void close_all(const Links& links);
+
+  const Ways ways_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::shared_ptr<wire::Link> link_;
+  Links left_;  // on other nodes, which still owe an answer
+  bool closed_ = false;
+  Error close_error_;
+  bool asking_ = false;  // `ask_while_lost` goes on
+};
+
+}  // namespace client
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,294 @@
+// Streams and the log of a queue in a cluster: who waits on the server goes where the slot is, and hears at once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/core.hpp"
+#include "echomq/client.hpp"
+#include "echomq/event_log.hpp"
+#include "echomq/group_consumer.hpp"
+#include "echomq/queue.hpp"
+#include "echomq/stream.hpp"
+#include "echomq/testing/private_cluster.hpp"
+#include "keyspace/slot.hpp"
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using testing::PrivateCluster;
+
+const std::string kStreamKey = "emq:{q}:stream:s";
+constexpr std::uint16_t kSlot = keyspace::slot("emq:{q}:stream:s");
+
+/// Values that were handled, when each first was, and the longest silence.
+class Sink {
+ public:
+  [[nodiscard]] StreamHandler handler() {
+    return [this](const StreamMessage& message) {
+      const std::lock_guard lock(mutex_);
+      const std::string* value = message.record.find("k");
+      ++times_[value != nullptr ? *value : "(none)"];
+      return Handled::done;
+    };
+  }
+  [[nodiscard]] std::map<std::string, int> times() const {
+    const std::lock_guard lock(mutex_);
+    return times_;
+  }
+  [[nodiscard]] std::size_t size() const {
+    const std::lock_guard lock(mutex_);
+    return times_.size();
+  }
+  [[nodiscard]] bool has(const std::string& value) const {
+    const std::lock_guard lock(mutex_);
+    return times_.contains(value);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, int> times_;
+};
+
+class BusCluster : public ::testing::Test {
+ protected:
+  void start_cluster(testing::PrivateClusterOptions options = {}) {
+    auto started = PrivateCluster::start(std::move(options));
+    ASSERT_TRUE(started) << started.error().message();
+    cluster_.emplace(*std::move(started));
+    owner_ = cluster_->owner_of(kSlot);
+    auto opened = Client::open(cluster_->url());
+    ASSERT_TRUE(opened) << opened.error().message();
+    client_.emplace(*std::move(opened));
+  }
+  [[nodiscard]] Stream stream() { return client_->stream(QueueName{"q"}, StreamName{"s"}); }
+  [[nodiscard]] GroupConsumer consume(Sink& handled, const std::string& name, GroupConsumerOptions options = {}) {
+    options.start = GroupStart::head;
+    auto group = stream().group("g").value();
+    auto consumer = GroupConsumer::start(group, name, handled.handler(), std::move(options));
+    EXPECT_TRUE(consumer) << consumer.error().message();
+    return *std::move(consumer);
+  }
+  /// Until it stands.
+  void append(const std::string& value, const Stream& to) {
+    const Field field{"k", value};
+    const auto until = Clock::now() + 20s;
+    Result<EventId> appended = fail(Errc::timeout);
+    while (!(appended = to.append({&field, 1}).get()) && Clock::now() < until)
+      std::this_thread::sleep_for(20ms);
+    EXPECT_TRUE(appended) << appended.error().message();
+  }
+  void append(const std::string& value) { append(value, stream()); }
+
+  /// Gives the slot with what is in it to another node.
+  void migrate(std::size_t to) {
+    const auto ask = [&](std::size_t node, const std::vector<std::string>& words) {
+      const auto answer = cluster_->ask(node, words);
+      EXPECT_TRUE(answer) << words[0] << ' ' << words[1] << ": " << answer.error().message();
+      return answer ? *answer : std::string();
+    };
+    const std::string from_id = ask(owner_, {"CLUSTER", "MYID"}), to_id = ask(to, {"CLUSTER", "MYID"});
+    const std::string slot = std::to_string(kSlot);
+    ask(to, {"CLUSTER", "SETSLOT", slot, "IMPORTING", from_id});
+    ask(owner_, {"CLUSTER", "SETSLOT", slot, "MIGRATING", to_id});
+    for (const char* suffix : {"stream:s", "stream:s:dead", "log", "logging", "meta"})
+      ask(owner_, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(to).port()), "emq:{q}:" + std::string(suffix),
+                   "0", "5000"});
+    const auto moved = cluster_->move_slot(kSlot, to);
+    ASSERT_TRUE(moved) << moved.error().message();
+    owner_ = to;
+  }
+  [[nodiscard]] std::int64_t commands_of(std::size_t node) {
+    const std::string stats = cluster_->ask(node, {"INFO", "stats"}).value();
+    return std::stoll(stats.substr(stats.find("total_commands_processed:") + 25));
+  }
+  /// Connections that wait on a node.
+  [[nodiscard]] std::int64_t blocked_on(std::size_t node) {
+    const std::string info = cluster_->ask(node, {"INFO", "clients"}).value();
+    return std::stoll(info.substr(info.find("blocked_clients:") + 16));
+  }
+
+  std::optional<PrivateCluster> cluster_;
+  std::optional<Client> client_;
+  std::size_t owner_ = 0;
+};
+
+TEST_F(BusCluster, AConsumerWaitsOnTheServer) {
+  start_cluster();
+  Sink handled;
+  append("first");
+  std::vector<GroupConsumer> consumers;
+  for (int i = 0; i < 4; ++i)
+    consumers.push_back(consume(handled, "c" + std::to_string(i)));
+  ASSERT_TRUE(eventually([&] { return handled.size() == 1 && blocked_on(owner_) == 4; }));
+  const std::int64_t before = commands_of(owner_);
+  std::this_thread::sleep_for(5s);
+  const double rate = static_cast<double>(commands_of(owner_) - before - 1) / 5 / 4;
+  std::printf("%.2f commands/s a consumer\n", rate);
+  EXPECT_LT(rate, 3);
+  // What comes is there long before the next look.
+  std::vector<Milliseconds> waits;
+  for (int i = 0; i < 20; ++i) {
+    const std::string value = "v" + std::to_string(i);
+    const auto sent = Clock::now();
+    append(value);
+    ASSERT_TRUE(eventually([&] { return handled.has(value); }));
+    waits.push_back(std::chrono::duration_cast<Milliseconds>(Clock::now() - sent));
+  }
+  std::sort(waits.begin(), waits.end());
+  std::printf("picked up after %lld ms (median), %lld (longest)\n", static_cast<long long>(waits[10].count()),
+              static_cast<long long>(waits.back().count()));
+  EXPECT_LT(waits[10], 50ms);
+}
+
+// Each time all that was appended is handled, and a consumer that waits is there within a second of the move.
+TEST_F(BusCluster, AConsumerFollowsASlotThatMovesWhileItReads) {
+  start_cluster();
+  Sink handled;
+  append("first");
+  GroupConsumer consumer = consume(handled, "c", {.min_idle = 3s});
+  ASSERT_TRUE(eventually([&] { return handled.size() == 1; }));
+  std::atomic<bool> stop{false};
+  std::atomic<int> appended{0};
+  std::thread writer([&] {
+    while (!stop) {
+      append("v" + std::to_string(appended.load()));
+      appended.fetch_add(1);
+      std::this_thread::sleep_for(2ms);
+    }
+  });
+  for (int round = 0; round < 6; ++round) {
+    std::this_thread::sleep_for(200ms);
+    migrate((owner_ + 1) % cluster_->size());
+  }
+  std::this_thread::sleep_for(200ms);
+  stop = true;
+  writer.join();
+  const int all = appended.load();
+  EXPECT_TRUE(eventually([&] { return handled.size() == static_cast<std::size_t>(all) + 1; }, 10s))
+      << handled.size() << " of " << all;
+  std::printf("%d records over 6 moves, %llu errors of the loop\n", all,
+              static_cast<unsigned long long>(consumer.stats().errors));
+
+  // One that waits is told by the node that gives the slot away; it goes on at the other.
+  ASSERT_TRUE(eventually([&] { return blocked_on(owner_) == 1; }));
+  migrate((owner_ + 1) % cluster_->size());
+  EXPECT_TRUE(eventually([&] { return blocked_on(owner_) == 1; }, 2s));
+  const auto sent = Clock::now();
+  append("last");
+  EXPECT_TRUE(eventually([&] { return handled.has("last"); }, 2s));
+  std::printf("first record after a move: %lld ms\n", static_cast<long long>(since(sent).count()));
+  EXPECT_EQ(consumer.stats().groups_made, 1U);
+}
+
+// A promoted replica on request: nothing is lost. Then one that takes the place of a node that was killed.
+TEST_F(BusCluster, AConsumerAndATailGoOnAfterAFailover) {
+  start_cluster({.nodes = 3, .replicas = 1});
+  const std::size_t replica = cluster_->replica_of(owner_);
+  Sink handled;
+  append("first");
+  const EventLog log(*client_, QueueName{"q"});
+  ASSERT_TRUE(log.turn_on().get());
+  std::mutex mutex;
+  std::set<std::string> told;
+  std::atomic<int> gaps{0};
+  LogTailOptions tailing;
+  tailing.on_entry = [&](const LogEntry& entry, const LogCursor&) {
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(told.insert(entry.id).second) << entry.id;
+  };
+  tailing.on_gap = [&](const LogGap&) { ++gaps; };
+  auto tail = LogTail::start(log, std::move(tailing));
+  ASSERT_TRUE(tail) << tail.error().message();
+  GroupConsumer consumer = consume(handled, "c", {.min_idle = 2s});
+  ASSERT_TRUE(eventually([&] { return handled.size() == 1 && blocked_on(owner_) == 2; }));
+  const Queue queue = client_->queue("q");
+  const auto enqueue = [&] {
+    const auto until = Clock::now() + 20s;
+    while (!queue.enqueue("x").get() && Clock::now() < until)
+      std::this_thread::sleep_for(20ms);
+  };
+  const auto all_told = [&](std::size_t count) {
+    const std::lock_guard lock(mutex);
+    return told.size() == count;
+  };
+
+  enqueue();
+  ASSERT_EQ(cluster_->ask(replica, {"CLUSTER", "FAILOVER"}).value_or("error"), "OK");
+  ASSERT_TRUE(eventually([&] {
+    const auto role = cluster_->ask(replica, {"INFO", "replication"});
+    return role && role->find("role:master") != std::string::npos;
+  }));
+  auto moved = Clock::now();
+  append("second");
+  enqueue();
+  EXPECT_TRUE(eventually([&] { return handled.has("second") && all_told(2); }, 5s));
+  std::printf("after a failover on request: %lld ms\n", static_cast<long long>(since(moved).count()));
+  EXPECT_TRUE(eventually([&] { return blocked_on(replica) == 2; }, 5s));
+
+  // What the new primary has is with its replica before it dies.
+  ASSERT_TRUE(eventually(
+      [&] {
+        const auto state = cluster_->ask(owner_, {"INFO", "replication"});
+        return state && state->find("role:slave") != std::string::npos &&
+               state->find("master_link_status:up") != std::string::npos;
+      },
+      20s));
+  std::this_thread::sleep_for(1500ms);
+  cluster_->node(replica).kill();
+  moved = Clock::now();
+  ASSERT_TRUE(eventually(
+      [&] {
+        const auto role = cluster_->ask(owner_, {"INFO", "replication"});
+        return role && role->find("role:master") != std::string::npos;
+      },
+      30s));
+  const auto elected = Clock::now();
+  append("third");
+  enqueue();
+  EXPECT_TRUE(eventually([&] { return handled.has("third") && all_told(3); }, 10s));
+  std::printf("after a killed primary: elected after %lld ms, at work %lld ms later\n",
+              static_cast<long long>(std::chrono::duration_cast<Milliseconds>(elected - moved).count()),
+              static_cast<long long>(since(elected).count()));
+  EXPECT_TRUE(eventually([&] { return blocked_on(owner_) == 2; }, 10s));
+  EXPECT_EQ(gaps.load(), 0);
+  EXPECT_EQ(consumer.stats().groups_made, 1U);
+}
+
+// A client does not open connections without end.
+TEST_F(BusCluster, LinesAreCountedAndGivenBack) {
+  start_cluster();
+  std::vector<std::unique_ptr<client::Line>> lines;
+  for (std::size_t i = 0; i < client::Core::kMostLines; ++i)
+    lines.push_back(client_->core()->line(static_cast<std::uint32_t>(i)));
+  EXPECT_TRUE(lines.back());
+  EXPECT_FALSE(client_->core()->line(0));
+  // Whoever has none looks again and again, less and less often.
+  Sink handled;
+  append("first");
+  GroupConsumer consumer = consume(handled, "c");
+  ASSERT_TRUE(eventually([&] { return handled.size() == 1; }));
+  std::this_thread::sleep_for(2s);
+  const std::int64_t before = commands_of(owner_);
+  std::this_thread::sleep_for(5s);
+  const double rate = static_cast<double>(commands_of(owner_) - before - 1) / 5;
+  std::printf("%.2f commands/s without a connection to wait on\n", rate);
+  EXPECT_LT(rate, 3);
+  append("second");
+  EXPECT_TRUE(eventually([&] { return handled.has("second"); }, 3s));
+  lines.pop_back();
+  EXPECT_TRUE(client_->core()->line(0));
+}
+
+}  // namespace
+}  // namespace echomq::test
