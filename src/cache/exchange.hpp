@@ -59,7 +59,8 @@ class Exchange final : public detail::CallOf<void> {
   void fail(Error error) noexcept override { finish(std::unexpected<Error>(std::move(error))); }
 
  private:
-  Exchange(std::string bytes, std::uint32_t count, End end) : bytes_(std::move(bytes)), end_(std::move(end)) {
+  Exchange(std::string bytes, std::uint32_t count, End end)
+      : bytes_(std::move(bytes)), count_(count), end_(std::move(end)) {
     request = bytes_.data();
     request_size = static_cast<std::uint32_t>(bytes_.size());
     replies = count;
@@ -67,6 +68,9 @@ class Exchange final : public detail::CallOf<void> {
   void destroy() noexcept override { delete this; }
   void finish(Result<std::vector<Value>> answers) noexcept {
     const End end = std::exchange(end_, nullptr);
+    // Sent again after a part of the replies had come: those of the last time count.
+    if (answers && answers->size() > count_)
+      answers->erase(answers->begin(), answers->end() - count_);
     store({});
     publish();
     if (end)
@@ -74,6 +78,7 @@ class Exchange final : public detail::CallOf<void> {
   }
 
   const std::string bytes_;
+  const std::uint32_t count_;
   End end_;
   std::vector<Value> values_;
 };

@@ -1,6 +1,8 @@
 // The pipeline of one connection.
 #include "wire/pipeline.hpp"
 
+#include "wire/request_keys.hpp"
+
 namespace echomq {
 inline namespace v1 {
 namespace wire {
@@ -61,13 +63,14 @@ std::size_t Pipeline::connection_lost(std::uint64_t bytes_sent, TimePoint now, d
   while (detail::Call* call = in_flight_.pop()) {
     const bool untouched = call->stream_offset >= bytes_sent;
     const bool young = now - call->first_written <= window;
-    // A call of several commands has consumed part of its replies: it starts over only when nothing was written.
     if (!call->settled() && (untouched || (call->repeat == Repeat::safe && young))) {
       if (untouched && !call->resent)
         call->first_written = TimePoint{};
       if (!untouched) {
         call->resent = true;
         ++resent;
+        // All of its replies come again, also those that it has had.
+        call->replies = commands_of_request({call->request, call->request_size});
       }
       again.push(call);
     } else {

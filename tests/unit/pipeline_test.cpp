@@ -70,6 +70,33 @@ TEST_F(PipelineTest, ACallOfSeveralRepliesStaysUntilItsLast) {
   call->release();
 }
 
+// A request of several commands that was sent again after part of its replies had come waited for the rest alone: the
+// reply to its first command ended it, and that to its last went to the next call.
+TEST_F(PipelineTest, ACallSentAgainWaitsForAllOfItsRepliesAgain) {
+  const std::array<std::string_view, 1> parts = {"PTTL"};
+  detail::Call* call = TestCall::make(parts, decode_nothing);
+  call->repeat = Repeat::safe;
+  static constexpr std::string_view kTwo = "*1\r\n$4\r\nPTTL\r\n*1\r\n$3\r\nGET\r\n";
+  call->request = kTwo.data();
+  call->request_size = kTwo.size();
+  call->replies = 2;
+  call->retain();
+  kept.emplace_back(call);
+  pipeline.enqueue(call);
+  (void)gather();
+  bool last = true;
+  EXPECT_EQ(pipeline.next_in_flight(last), call);
+  EXPECT_FALSE(last);
+  wire::CallQueue lost;
+  EXPECT_EQ(pipeline.connection_lost(kTwo.size(), detail::Clock::now(), 1s, lost), 1U);
+  EXPECT_EQ(gather(), kTwo);
+  EXPECT_EQ(pipeline.next_in_flight(last), call);
+  EXPECT_FALSE(last);
+  EXPECT_EQ(pipeline.next_in_flight(last), call);
+  EXPECT_TRUE(last);
+  call->release();
+}
+
 // A lost connection at every byte: what had no byte written waits again, what had one is repeated only if that is safe.
 TEST_F(PipelineTest, LossAtEveryByte) {
   for (std::uint64_t sent = 0; sent <= 33; ++sent) {
