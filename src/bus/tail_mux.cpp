@@ -17,6 +17,8 @@ using std::string_view;
 /// How long an XREAD waits; and where nobody may wake it, for a stream that comes meanwhile.
 constexpr Milliseconds kBlock{5000};
 constexpr Milliseconds kShortBlock{200};
+/// In a cluster nobody wakes it: CLIENT IDs are of a node, and the line may just be moving to another one.
+constexpr Milliseconds kClusterBlock{1000};
 constexpr Milliseconds kPoll{100};
 constexpr Milliseconds kFirstBackoff{50};
 constexpr Milliseconds kLongestBackoff{1000};
@@ -160,16 +162,14 @@ Result<TailMux::Parts> TailMux::read_parts(const resp::View& reply) {
 }
 
 void TailMux::ask(Lock& lock) {
-  if (!line_ && !lineless_) {
+  if (!line_) {
     lock.unlock();
-    // In a cluster CLIENT UNBLOCK would have to go where the line is just now.
-    std::shared_ptr<client::Line> line = slot_ == detail::Call::kAnySlot ? core_->line(slot_) : nullptr;
+    std::shared_ptr<client::Line> line = core_->line(slot_);
     lock.lock();
     if (followed_.empty()) {
       running_ = false;
       return;
     }
-    lineless_ = line == nullptr;
     line_ = std::move(line);
     connection_ = 0;
   }
@@ -188,7 +188,8 @@ void TailMux::ask(Lock& lock) {
     return;
   }
   const Decimal count(std::clamp<std::size_t>(kMostRecords / keys.size(), 10, 1000));
-  const Milliseconds block = can_unblock_ ? kBlock : kShortBlock;
+  const bool in_cluster = slot_ != detail::Call::kAnySlot;
+  const Milliseconds block = in_cluster ? kClusterBlock : can_unblock_ ? kBlock : kShortBlock;
   const Decimal block_text(block.count());
   std::vector<string_view> words = {"XREAD", "COUNT", count};
   if (line_)
@@ -208,7 +209,7 @@ void TailMux::ask(Lock& lock) {
   const auto paced = Milliseconds(static_cast<std::int64_t>(keys.size() / kStreamsAMillisecond));
   not_before_ = detail::Clock::now() + (line_ ? paced : kPoll);
   const std::shared_ptr<client::Line> line = line_;
-  const bool introduce = line && connection_ == 0;
+  const bool introduce = line && connection_ == 0 && can_unblock_ && !in_cluster;
   lock.unlock();
   if (introduce) {
     auto decode_id = [](const wire::Answer& answer) -> Result<std::int64_t> {

@@ -94,10 +94,9 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   std::mutex mutex_;
   // All of these are guarded by mutex_.
   std::map<std::string, Followed, std::less<>> followed_;
-  std::shared_ptr<client::Line> line_;
-  bool lineless_ = false;  ///< there is none to have: asks ten times a second
-  bool running_ = false;   ///< an XREAD is under way, its records are handed over, or the next one waits for its time
-  bool blocked_ = false;   ///< it may be waiting on the server
+  std::shared_ptr<client::Line> line_;  ///< absent while there is none to have: asks ten times a second then
+  bool running_ = false;  ///< an XREAD is under way, its records are handed over, or the next one waits for its time
+  bool blocked_ = false;  ///< it may be waiting on the server
   bool waking_ = false;
   bool wanted_ = false;  ///< a stream has come that the running XREAD does not name
   bool can_unblock_ = true;

@@ -83,7 +83,7 @@ class BusCluster : public ::testing::Test {
   void append(const std::string& value, const Stream& to) {
     const Field field{"k", value};
     const auto until = Clock::now() + 20s;
-    Result<EventId> appended = fail(Errc::timeout, "not tried yet");
+    Result<EventId> appended = fail(Errc::timeout, "not tried");
     while (!(appended = to.append({&field, 1}).get()) && Clock::now() < until)
       std::this_thread::sleep_for(20ms);
     EXPECT_TRUE(appended) << appended.error().message();
