@@ -41,10 +41,10 @@ struct Told {
 /// claims rises by one with each `active` and with nothing else: so a step that is missing or twice there is seen.
 [[nodiscard]] inline std::map<std::string, Told> replay(const std::vector<LogEntry>& entries) {
   using Step = std::pair<std::vector<std::string>, std::string>;
-  // A late settle finds its job waiting again.
+  // A late settle finds its job waiting again; a completion by the last holder is taken wherever the job is.
   static const std::map<std::string, Step> steps = {
       {"active", {{"pending"}, "active"}},
-      {"completed", {{"active", "pending"}, "absent"}},
+      {"completed", {{"active", "pending", "scheduled", "dead"}, "absent"}},
       {"failed", {{"active", "pending"}, "scheduled"}},
       {"delayed", {{"active", "pending"}, "scheduled"}},
       {"handed_back", {{"active"}, "pending"}},
