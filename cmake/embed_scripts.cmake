@@ -62,7 +62,8 @@ foreach(name IN LISTS names)
   if(literals STREQUAL "")
     set(literals "\"\"")
   endif()
-  string(APPEND rows "    {\"${name}\", \"${path}\", ${extension},${literals},\n     \"${sha1}\"},\n")
+  # With its length beside it: a compiler counts only so many bytes in a constant.
+  string(APPEND rows "    {\"${name}\", \"${path}\", ${extension},${literals}sv,\n     \"${sha1}\"},\n")
 endforeach()
 
 set(table "constexpr std::array<ScriptSource, ${count}> kScripts = {{\n${rows}}};\n")
@@ -78,6 +79,8 @@ namespace echomq {
 inline namespace v1 {
 namespace script {
 namespace {
+
+using namespace std::string_view_literals;
 
 ${table}
 }  // namespace

@@ -125,6 +125,11 @@ class Archiver::Work {
     return std::unexpected(done.error());
   }
 
+  void count_error() {
+    const std::lock_guard stats_lock(stats_mutex_);
+    ++stats_.errors;
+  }
+
   void start() {
     const std::lock_guard join_lock(join_mutex_);
     if (thread_.joinable())
@@ -145,11 +150,17 @@ class Archiver::Work {
     if (thread_.joinable())
       thread_.join();
     const std::lock_guard lock(fold_mutex_);
-    if (open_)
-      (void)settle_tail(true);
+    if (open_) {
+      // What cannot be sealed now is looked at by whoever opens the archive next.
+      if (const auto settled = settle_tail(true); !settled)
+        count_error();
+    }
     close_files();
     if (!fence_.empty()) {
-      (void)ask("archive_lease", parts(lease_key_), parts(owner_, string_view("0"))).get();
+      // Unanswered, the lease ends by its own time.
+      if (const auto given_up = ask("archive_lease", parts(lease_key_), parts(owner_, string_view("0"))).get();
+          !given_up)
+        count_error();
       fence_.clear();
     }
   }
@@ -280,9 +291,10 @@ class Archiver::Work {
     if (mark_ && (!tip_ || *tip_ < *mark_))
       return beyond(tip_ ? fmt::format("ends at {}", tip_->text()) : std::string("is empty"));
     if (loaded.end != segment.size) {
-      if (!grows)
+      if (!grows) {
         return archive::failed(ArchiveErrc::broken, fmt::format("{} has {} bytes at its end that are no frame",
                                                                 segment.data_name(), segment.size - loaded.end));
+      }
       ECHOMQ_CHECK(store_->cut(segment.data_name(), loaded.end));
       report.cut += segment.size - loaded.end;
     }

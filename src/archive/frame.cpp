@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 #include <zstd.h>
-#define XXH_INLINE_ALL
+#define XXH_INLINE_ALL  // NOLINT(readability-identifier-naming): the library's switch
 #include <xxhash.h>
 
 #include <boost/json.hpp>

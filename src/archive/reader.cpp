@@ -185,9 +185,10 @@ Result<ArchiveReport> verify_archive(SegmentStore& store) {
   for (const Segment& segment : segments) {
     const std::string name = segment.data_name();
     const auto fault = [&](string_view what) { report.faults.push_back(fmt::format("{}: {}", name, what)); };
-    if (last && number_of(segment.behind) != *last)
+    if (last && number_of(segment.behind) != *last) {
       fault(fmt::format("begins behind {}, where {} is the last record before it", text_of(number_of(segment.behind)),
                         text_of(*last)));
+    }
     ECHOMQ_TRY(const SegmentFrames loaded, load_frames(store, segment, Trust::index));
     ++report.segments;
     report.bytes += segment.size;

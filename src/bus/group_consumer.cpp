@@ -692,10 +692,11 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     Reply<std::uint64_t> sent = std::move(acks_sent_.front());
     acks_sent_.pop_front();
     const auto result = sent.get();
-    if (!pool_)
+    if (!pool_) {
       (void)succeeded(result);
-    else if (!result)
+    } else if (!result) {
       errors_.fetch_add(1, std::memory_order_relaxed);
+    }
   }
 
   /// Whether a command went well. A group that is gone is made again, anything else waits a while.

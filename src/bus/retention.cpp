@@ -26,9 +26,10 @@ constexpr std::size_t kMostGroups = 900;
 constexpr std::uint64_t kMostNumber = 999'999'999'999'999;
 
 [[nodiscard]] Result<void> check_limits(string_view name, const RetentionLimits& limits) {
-  if (limits.age && (limits.age->count() < 0 || static_cast<std::uint64_t>(limits.age->count()) > kMostNumber))
+  if (limits.age && (limits.age->count() < 0 || static_cast<std::uint64_t>(limits.age->count()) > kMostNumber)) {
     return fail(Errc::invalid_argument,
                 fmt::format("{}.age must be 0 to 10^15 - 1 ms, got {}", name, limits.age->count()));
+  }
   for (const auto& [what, number] : {std::pair{"count", limits.count}, std::pair{"bytes", limits.bytes}}) {
     if (number && *number > kMostNumber)
       return fail(Errc::invalid_argument, fmt::format("{}.{} must be below 10^15, got {}", name, what, *number));

@@ -189,8 +189,8 @@ void SubjectHub::run() {
     }
     const auto now = std::chrono::steady_clock::now();
     if (now >= next_scan) {
-      next_scan = now + kScan;
-      (void)scan(*names);
+      // A scan that fails is made up for by the next look.
+      next_scan = scan(*names) ? now + kScan : now;
     }
     tell(*names);
   }

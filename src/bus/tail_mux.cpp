@@ -312,8 +312,9 @@ void TailMux::look_for_broken(Milliseconds wait) {
     if (left->fetch_sub(1) == 1)
       self->later(wait, &TailMux::resume);
   };
-  for (const auto& [key, stream] : streams) {
-    stream.length().then([self = shared_from_this(), key = key, stream = stream, done](Result<std::uint64_t> length) {
+  for (const auto& waiting : streams) {
+    waiting.second.length().then([self = shared_from_this(), key = waiting.first, stream = waiting.second,
+                                  done](Result<std::uint64_t> length) {
       const bool broken = !length && (length.error().is(Errc::server_error) || length.error().is(Errc::no_permission));
       if (broken) {
         std::vector<std::shared_ptr<TailReader>> readers;

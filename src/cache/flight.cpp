@@ -529,7 +529,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     release(shard, id);
   }
   if (gives_back)
-    end_lease(flight, std::move(told), in_l2);
+    end_lease(flight, told, in_l2);
   if (!waiters.empty())
     outcome.answer = or_stale(flight->id, std::move(outcome.answer));
   for (std::size_t i = 0; i < waiters.size(); ++i) {

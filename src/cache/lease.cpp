@@ -75,7 +75,7 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
   Shard& shard = shard_of(mix(flight->id.value()));
   std::optional<Error> why;
   if (!answers) {
-    why = std::move(answers).error();
+    why = answers.error();
   } else if (answers->back().is_error()) {
     why = wire::to_error(answers->back().error_text());
   }
@@ -120,7 +120,7 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
     }
   }
   if (told)
-    return load_told(flight, *std::move(told));
+    return load_told(flight, *told);
   if (closed)
     return land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
   counters_.load_waits.fetch_add(1, std::memory_order_relaxed);
@@ -194,8 +194,8 @@ void Table::load_heard(std::string_view message) {
   if (message.size() <= kHead || message[BrandedId::kSize] != ':' || message[kHead - 1] != ':' || !id ||
       id->brand() != options_.kind)
     return ignored();
-  LoadTold told{std::string(message.substr(BrandedId::kSize + 1, kTokenSize)), message[kHead],
-                std::string(message.substr(kHead + 1))};
+  const LoadTold told{std::string(message.substr(BrandedId::kSize + 1, kTokenSize)), message[kHead],
+                      std::string(message.substr(kHead + 1))};
   FlightPointer waited;
   {
     Shard& shard = shard_of(mix(id->value()));
@@ -205,17 +205,17 @@ void Table::load_heard(std::string_view message) {
       return;
     const FlightPointer& flight = found->second.flight;
     if (flight->lease == Flight::Lease::asked) {
-      flight->told = std::move(told);  // the answer says whether it is the one to wait for
+      flight->told = told;  // the answer says whether it is the one to wait for
     } else if (flight->lease == Flight::Lease::waits && (flight->holder == told.token || told.token == kAnyHolder)) {
       flight->lease = Flight::Lease::none;
       waited = flight;
     }
   }
   if (waited)
-    load_told(waited, std::move(told));
+    load_told(waited, told);
 }
 
-void Table::load_told(const FlightPointer& flight, LoadTold told) {
+void Table::load_told(const FlightPointer& flight, const LoadTold& told) {
   switch (told.how) {
     case 'f':
       flight->reads = 0;
@@ -338,7 +338,7 @@ void Table::fill_and_end(const FlightPointer& flight, std::string value) {
 }
 
 /// Gives the lease back. With a version: its row stands in L2, and must not if the lease was lost before.
-void Table::end_lease(const FlightPointer& flight, LoadTold told, const std::optional<BrandedId>& version) {
+void Table::end_lease(const FlightPointer& flight, const LoadTold& told, const std::optional<BrandedId>& version) {
   static const script::ScriptSource& script = *script::find_script("cache_load_end");
   const auto row = keys_.row(flight->id);
   const auto lease = keys_.lease(flight->id);

@@ -208,7 +208,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void ask_lease(const FlightPointer& flight);
   void lease_answered(const FlightPointer& flight, Result<std::vector<Value>> answers);
   void load_heard(std::string_view message);
-  void load_told(const FlightPointer& flight, LoadTold told);
+  void load_told(const FlightPointer& flight, const LoadTold& told);
   void look_again(const FlightPointer& flight);
   void look_again(const BrandedId& id);
   void look_at_all();
@@ -217,7 +217,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void lease_lost(Flight& flight);
   void take_back_older(const Flight& flight);
   void fill_and_end(const FlightPointer& flight, std::string value);
-  void end_lease(const FlightPointer& flight, LoadTold told, const std::optional<BrandedId>& version);
+  void end_lease(const FlightPointer& flight, const LoadTold& told, const std::optional<BrandedId>& version);
   void end_waits();
   [[nodiscard]] FlightPointer leave_waiting(Shard& shard, const BrandedId& id, const Flight* which);
 
