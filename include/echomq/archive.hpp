@@ -100,6 +100,7 @@ class LocalSegments final : public SegmentStore {
   const std::string folder_;
   const Growth growth_;
   std::uint64_t temporaries_ = 0;
+  std::uint64_t instance_ = 0;        ///< random
   std::vector<std::string> lasting_;  ///< names whose place in the folder is durable
 };
 

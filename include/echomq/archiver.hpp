@@ -37,7 +37,7 @@ struct ArchiverOptions {
   int level = 3;  ///< of zstd, 1 to 19
   Durability durability = Durability::each_fold;
   Milliseconds sync_interval{1000};  ///< for `Durability::interval`; >= 1 ms
-  /// How long the stream stays this archiver's when it says nothing more (it died); >= 1 s. Renewed while it folds.
+  /// How long the stream stays this archiver's when it says nothing more (it died); 1 s to 1 h. Renewed while it folds.
   Milliseconds lease{30000};
   /// Begins an empty archive behind a watermark that stands already. Without it that is an error: records up to it are
   /// in an archive, and not in this one.

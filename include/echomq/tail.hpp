@@ -76,7 +76,10 @@ class Tail {
   struct State;
 
  private:
+  friend class Subjects;
   explicit Tail(std::shared_ptr<State> state) noexcept;
+  /// Calls `on_error`, on the executor, as for a stream that is followed.
+  void tell(const Stream& stream, const Error& error) const;
   std::shared_ptr<State> state_;
 };
 

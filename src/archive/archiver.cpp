@@ -530,6 +530,11 @@ Result<Archiver> Archiver::make(const Stream& stream, std::shared_ptr<SegmentSto
   ECHOMQ_CHECK(at_least("settle", options.settle, Milliseconds(0)));
   ECHOMQ_CHECK(at_least("sync_interval", options.sync_interval, Milliseconds(1)));
   ECHOMQ_CHECK(at_least("lease", options.lease, Milliseconds(1000)));
+  // Who stands by takes a lease that ends later for a mistake of the clock.
+  if (options.lease > std::chrono::hours(1)) {
+    return fail(Errc::invalid_argument,
+                fmt::format("lease must be 3600000ms or less, got {}ms", options.lease.count()));
+  }
   ECHOMQ_CHECK(bus::check_count("frame_records", options.frame_records));
   ECHOMQ_CHECK(bus::check_count("frame_bytes", options.frame_bytes));
   ECHOMQ_CHECK(bus::check_count("segment_bytes", options.segment_bytes));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -71,7 +72,10 @@ Result<void> SegmentStore::cut(string_view name, std::uint64_t) {
 Result<void> SegmentStore::sync(string_view) { return {}; }
 Result<std::shared_ptr<void>> SegmentStore::lock() { return std::shared_ptr<void>(); }
 
-LocalSegments::LocalSegments(std::string folder, Growth growth) : folder_(std::move(folder)), growth_(growth) {}
+LocalSegments::LocalSegments(std::string folder, Growth growth) : folder_(std::move(folder)), growth_(growth) {
+  std::random_device random;
+  instance_ = (std::uint64_t{random()} << 32) | random();
+}
 
 Result<std::shared_ptr<LocalSegments>> LocalSegments::open(std::string folder, Growth growth) {
   std::error_code error;
@@ -139,9 +143,11 @@ Result<std::string> LocalSegments::get(string_view name, std::uint64_t offset, s
 
 Result<bool> LocalSegments::put(string_view name, string_view bytes, Put how) {
   ECHOMQ_TRY(const std::string path, path_of(name));
-  const std::string temporary = fmt::format("{}/{}{}-{}", folder_, kTemporary, ::getpid(), temporaries_++);
+  // Nobody else writes into it: other hosts and containers may have the same process number.
+  const std::string temporary =
+      fmt::format("{}/{}{:016x}-{}-{}", folder_, kTemporary, instance_, ::getpid(), temporaries_++);
   {
-    const File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    const File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
     if (!file.good() || !write_all(file.fd(), bytes, 0) || ::fsync(file.fd()) != 0) {
       const int number = errno;
       ::unlink(temporary.c_str());

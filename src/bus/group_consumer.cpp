@@ -181,7 +181,6 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       return;
     const std::vector<std::string> held = pool_->entries();
     const bool late = now - touched_ >= options_.min_idle;
-    touched_ = now;
     for (std::size_t at = 0; at < held.size(); at += kRefreshed) {
       std::vector<string_view> some(held.begin() + static_cast<std::ptrdiff_t>(at),
                                     held.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, held.size())));
@@ -201,6 +200,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
         return;
     }
+    touched_ = now;  // only now: what could not be refreshed may be somebody else's by the time it can
   }
   /// Those of the entries that are pending for this consumer.
   [[nodiscard]] std::optional<std::set<std::string, std::less<>>> still_held(std::span<const string_view> held) {
@@ -308,7 +308,6 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       } else {
         if (now - one.touched >= options_.min_idle / 3 && one.due - one.release >= options_.min_idle) {
           touch.push_back(it->first);
-          one.touched = now;
         }
         ++it;
       }
@@ -320,6 +319,10 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
           touch.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, touch.size())));
       if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
         return;
+      for (const string_view entry : some) {
+        if (const auto kept = delayed_.find(std::string(entry)); kept != delayed_.end())
+          kept->second.touched = now;
+      }
     }
     if (!free.empty()) {
       make_idle(free);
@@ -621,9 +624,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (!is_lost(entry))
         kept.push_back(entry);
     }
-    touched_ = now;
     if (auto refreshed = group_.refresh(consumer_, kept).get(); !succeeded(refreshed))
       return false;
+    touched_ = now;
     return !is_lost(held[index]);
   }
 

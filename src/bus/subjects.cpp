@@ -211,8 +211,8 @@ Result<SubjectTail> Subjects::tail(const SubjectPattern& pattern, TailHandler ha
   ECHOMQ_TRY(Tail started, Tail::start(sources, std::move(handler), {.on_error = options.on_error}));
   state->tail.emplace(std::move(started));
   SubjectTail tail(state);
-  const auto on_name = [weak = std::weak_ptr<SubjectTail::State>(state), pattern, of = state_, position,
-                        on_error = options.on_error](const std::string& name) {
+  const auto on_name = [weak = std::weak_ptr<SubjectTail::State>(state), pattern, of = state_,
+                        position](const std::string& name) {
     const auto self = weak.lock();
     const auto checked = StreamName::parse(name);
     if (!self || !checked || !pattern.matches(name))
@@ -226,8 +226,7 @@ Result<SubjectTail> Subjects::tail(const SubjectPattern& pattern, TailHandler ha
     }
     if (!added.error().is(Errc::server_error))
       return false;  // the server cannot be reached: once more, later
-    if (on_error)
-      on_error(stream, added.error());
+    self->tail->tell(stream, added.error());
     return true;
   };
   state->number = hub->watch(std::move(there), on_name);

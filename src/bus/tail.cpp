@@ -22,7 +22,7 @@ struct Tail::State : std::enable_shared_from_this<Tail::State> {
   const TailOptions options;
   /// Held while the handler runs, so that a stop can wait for it.
   std::recursive_mutex running;
-  bool stopped = false;  // guarded by running
+  std::atomic<bool> stopped{false};  // written with running held
   mutable std::mutex mutex;
   std::deque<std::shared_ptr<TailReader>> readers;  // guarded by mutex
   std::deque<std::string> positions;                // guarded by mutex
@@ -49,8 +49,11 @@ struct Tail::State : std::enable_shared_from_this<Tail::State> {
       reader->place = place_of(behind, reader);
       fresh.push_back(std::move(reader));
     }
-    for (const auto& reader : fresh)
+    for (const auto& reader : fresh) {
       reader->mux->join(reader);
+      if (stopped)
+        reader->mux->leave(*reader);  // a stop beside this may not have seen it
+    }
     return {};
   }
   [[nodiscard]] std::size_t place_of(const std::string& behind, const std::shared_ptr<TailReader>& reader) {
@@ -142,6 +145,11 @@ Result<Tail> Tail::start(const Stream& stream, TailHandler handler, std::string 
 
 Result<void> Tail::add(const TailSource& source) { return state_->add({&source, 1}); }
 void Tail::stop() { state_->stop(); }
+
+void Tail::tell(const Stream& stream, const Error& error) const {
+  stream.internal().core->post(
+      [reader = std::make_shared<TailReader>(stream, state_), error] { tell_error(*reader, error); });
+}
 
 std::string Tail::position(std::size_t source) const {
   const std::lock_guard lock(state_->mutex);

@@ -406,13 +406,20 @@ void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> 
   if (!page) {
     if (core_->closed())
       return tell({reader}, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+    bool told = false;
     {
       const Lock lock(mutex_);
       if (reader->left)
         return;
+      const bool broken = page.error().is(Errc::server_error) || page.error().is(Errc::no_permission);
+      told = broken && !std::exchange(reader->told, broken);
     }
-    return core_->after(kFirstBackoff * 4, [self = shared_from_this(), reader] { self->catch_up(reader); });
+    if (told)
+      tell({reader}, page.error());
+    return core_->after(reader->told ? kBroken : kFirstBackoff * 4,
+                        [self = shared_from_this(), reader] { self->catch_up(reader); });
   }
+  reader->told = false;
   TailBatch batch;
   for (Record& record : page->records) {
     if (const auto number = parse_entry(record.entry))

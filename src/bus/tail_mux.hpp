@@ -38,6 +38,7 @@ struct TailReader {
   std::shared_ptr<TailMux> mux;
   std::size_t place = 0;  ///< in its tail
   EntryNumber behind;     ///< moved by the executor, one delivery at a time
+  bool told = false;      ///< that it cannot be read, while it catches up; there is one page under way at a time
   // Guarded by the mux.
   bool joined = false;
   bool left = false;

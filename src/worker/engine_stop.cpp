@@ -1,6 +1,7 @@
 // Stopping: no more claims at once; the handlers up to the deadline; then everything goes back at once.
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -132,9 +133,12 @@ void Engine::finish() {
   untold = untold || rest.wakes > 0;
   if (untold && !closed_) {
     // Too late to look whether it is needed; who sleeps next drops what is too much.
-    const std::array<std::string_view, 3> token = {"LPUSH", keys_.wake(), "1"};
-    core_->command<void>(token, {.repeat = Repeat::safe}, [](const wire::Answer&) -> Result<void> { return {}; })
-        .detach();
+    const auto send = [this](std::span<const std::string_view> words) {
+      core_->command<void>(words, {.repeat = Repeat::safe}, [](const wire::Answer&) -> Result<void> { return {}; })
+          .detach();
+    };
+    send(std::array<std::string_view, 3>{"LPUSH", keys_.wake(), "1"});
+    send(std::array<std::string_view, 4>{"LTRIM", keys_.wake(), "0", "63"});
   }
   log(stop_report_.unsettled + stop_report_.leaked > 0 ? LogLevel::warning : LogLevel::info, "worker_stopped", nullptr,
       std::to_string(stop_report_.finished) + " finished, " + std::to_string(stop_report_.handed_back) +

@@ -1,4 +1,4 @@
-// Tails and subjects in a cluster: streams of many slots, each record once and in order, also when a slot moves.
+// Tails and subjects in a cluster: streams of many slots, each record once and in order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

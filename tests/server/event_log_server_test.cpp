@@ -386,6 +386,12 @@ TEST_F(EventLogServer, ALogThatCannotBeWrittenHoldsNobodyUp) {
   EXPECT_EQ(raw("HGET", "emq:{q}:logging", "lost").as_text(), "2");
   EXPECT_TRUE(log().info().get().error().is(Errc::server_error));
   EXPECT_TRUE(log().turn_on().get().error().is(Errc::server_error));
+  // Nor does a mark that is none.
+  raw("SET", "emq:{q}:logging", "mine");
+  const Token again = claimed(kJobB);
+  EXPECT_TRUE(queue().complete(kJobB, again).get());
+  EXPECT_TRUE(queue().enqueue("x").get());
+  EXPECT_EQ(raw("GET", "emq:{q}:log").as_text(), "mine");
 }
 
 TEST_F(EventLogServer, ObliterateLeavesItForAWeekAndTurnsItOff) {

@@ -209,8 +209,7 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
               static_cast<long long>(calls[calls.size() * 9 / 10]));
   // Of a hundred jobs each, which are promoted, or settled and claimed: about a millisecond on a machine at rest.
   EXPECT_LE(calls[calls.size() * 9 / 10], 5'000);
-  // On a busy machine as long as ten round trips: an admission, a wake, and the threads between them.
-  EXPECT_LE(waits[waits.size() / 2], std::max(20.0, 10 * ping));
+  EXPECT_LE(waits[waits.size() / 2], 20) << "a PING took " << ping << " ms at the same time";
   ASSERT_LT(old_done, kDue) << "it was over too soon to show anything";
   enqueue("newer", {.in = 0ms});
   ASSERT_TRUE(eventually([&] { return newer_at >= 0; }, 60s));

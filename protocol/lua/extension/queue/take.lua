@@ -234,7 +234,8 @@ if (settings[5] or #expired > 0) and not logging then logging = call('EXISTS', p
 -- Expects p, logging and a local log. While the log is on, log(event, id, attempts, lane, name, value, ...) appends one entry; lane may be
 -- nil. The first of a call drops what is beyond the bounds. A log that cannot be written holds nobody up: what it lacks is counted.
 if logging and not log then
-  local bounds, key = redis.call('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  local bounds, key = redis.pcall('HMGET', p .. 'logging', 'most', 'age'), p .. 'log'
+  if bounds.err then bounds = {} end
   log = function(event, id, attempts, lane, ...)
     local entry
     if not id then
