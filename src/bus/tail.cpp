@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -147,8 +148,15 @@ Result<void> Tail::add(const TailSource& source) { return state_->add({&source, 
 void Tail::stop() { state_->stop(); }
 
 void Tail::tell(const Stream& stream, const Error& error) const {
-  stream.internal().core->post(
-      [reader = std::make_shared<TailReader>(stream, state_), error] { tell_error(*reader, error); });
+  struct Told {
+    TailReader reader;
+    Error error;
+    static void run(void* argument) noexcept {
+      const std::unique_ptr<Told> told(static_cast<Told*>(argument));
+      tell_error(told->reader, told->error);
+    }
+  };
+  stream.internal().core->post(Continuation(&Told::run, new Told{TailReader(stream, state_), error}));
 }
 
 std::string Tail::position(std::size_t source) const {

@@ -55,6 +55,7 @@ class BusTail : public BusServerTest {
 
 TEST_F(BusTail, BeginsWhereItIsTold) {
   append("old 1");
+  std::this_thread::sleep_for(20ms);  // ids of records close together may be of one millisecond
   const EventId second = append("old 2");
   Seen latest;
   Seen head;
@@ -69,7 +70,7 @@ TEST_F(BusTail, BeginsWhereItIsTold) {
   EXPECT_THAT(latest.wait(1), ElementsAre("new"));
   EXPECT_THAT(head.wait(3), ElementsAre("old 1", "old 2", "new"));
   EXPECT_THAT(behind.wait(1), ElementsAre("new"));
-  EXPECT_EQ(since.wait(2).back(), "new");
+  EXPECT_THAT(since.wait(2), ElementsAre("old 2", "new"));
   EXPECT_EQ(a->position(), c->position());
   EXPECT_EQ(b->position(), a->position());
   EXPECT_EQ(a->stats().records, 1U);
