@@ -104,7 +104,7 @@ TEST_F(WakeHubTest, AClaimWhoseListHasMovedDoesNotHearThatTheClientIsClosed) {
 TEST_F(WakeHubTest, AWorkerThatParksAnewBeforeTheHubHasHeardStaysParked) {
   const auto watch = hub_->watch("emq:{q}:wake", [] {});
   const auto first = make_claim();
-  watch->park_with(first.get(), 1ms);
+  watch->park_with(first.get(), 100ms);  // long enough to be sent in its first half
   ASSERT_TRUE(first->wait(detail::Clock::now() + 10s));
   EXPECT_FALSE(first->take());
   const auto second = make_claim();
