@@ -132,6 +132,8 @@ TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
   ASSERT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
   EXPECT_FALSE(worker.stats().healthy);
+  // It leaves its parking place; what its claim there is given before it has left is run.
+  ASSERT_TRUE(eventually([&] { return parked(0) && blocked(0); }));
   const JobId id = enqueue();
   std::this_thread::sleep_for(300ms);
   EXPECT_EQ(gate->runs, 1);
