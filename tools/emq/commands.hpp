@@ -5,7 +5,7 @@
 
 #include "session.hpp"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): theirs
 class App;
 }  // namespace CLI
 

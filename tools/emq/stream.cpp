@@ -97,8 +97,9 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
     auto more = reader.next(batch, 1000, std::size_t{4} << 20);
     if (!more) {
       failure = std::move(more).error();
+      break;
     }
-    if (!more || !*more) {
+    if (!*more) {
       break;
     }
     for (std::size_t i = 0; i < batch.size(); ++i) {

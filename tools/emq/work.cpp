@@ -177,33 +177,33 @@ class EmptyWatch {
     }
     auto answer = asked_->get();
     asked_.reset();
-    if (!answer || answer->size() != kParts) {
+    if (!answer || answer->size() != all_parts) {
       return Found::work;
     }
     const auto depth = [&](Part part) { return (*answer)[part].as_integer().value_or(1); };
-    left_ = depth(kPending) + depth(kScheduled);
-    if (depth(kActive) != 0) {
+    left_ = depth(pending_part) + depth(scheduled_part);
+    if (depth(active_part) != 0) {
       return Found::work;
     }
-    if (left_ == 0 && depth(kRing) == 0) {
+    if (left_ == 0 && depth(ring_part) == 0) {
       return Found::empty;
     }
-    const echomq::Value& paused = (*answer)[kPaused];
+    const echomq::Value& paused = (*answer)[paused_part];
     return paused.is_null() || paused.is_error() ? Found::work : Found::paused;
   }
   /// Flat jobs that wait or are scheduled, at the last look.
   [[nodiscard]] std::int64_t left() const { return left_; }
 
  private:
-  enum Part : std::size_t { kPending, kActive, kScheduled, kRing, kPaused, kParts };
+  enum Part : std::size_t { pending_part, active_part, scheduled_part, ring_part, paused_part, all_parts };
 
   // One transaction: a job on its way from one place to the next must not be missed between two looks.
   void ask() {
-    const std::string_view parts[kPaused][2] = {
+    const std::string_view parts[paused_part][2] = {
         {"ZCARD", keys_.pending()}, {"ZCARD", keys_.active()}, {"ZCARD", keys_.schedule()}, {"LLEN", keys_.ring()}};
     const std::string_view paused[] = {"HGET", keys_.meta(), "paused"};
-    const echomq::CommandParts commands[kParts] = {parts[kPending], parts[kActive], parts[kScheduled], parts[kRing],
-                                                   paused};
+    const echomq::CommandParts commands[all_parts] = {parts[pending_part], parts[active_part], parts[scheduled_part],
+                                                      parts[ring_part], paused};
     asked_.emplace(client_.transaction(commands));
   }
 
