@@ -107,7 +107,7 @@ TEST_F(BatchWorkerTest, TheLeastSizeIsWaitedForAndThenNoLonger) {
   const auto third = std::chrono::steady_clock::now();
   const JobId c = enqueue();
   ASSERT_TRUE(eventually([&] { return seen_->count() == 1; }));
-  EXPECT_LT(since(third), 1s);
+  EXPECT_LT(since(third), bound(1s));
   EXPECT_THAT(seen_->all()[0], ElementsAre(a, b, c));
   ASSERT_TRUE(eventually([&] { return seen_->reported().size() == 1; }));
   EXPECT_THAT(seen_->reported()[0].completed, ElementsAre(a, b, c));
@@ -120,11 +120,15 @@ TEST_F(BatchWorkerTest, AfterTheTimeOutFewerAreEnough) {
   BatchWorker worker = start_batches(noting(), options(10, 300ms));
   std::this_thread::sleep_for(500ms);  // without a job no time runs
   const auto first = std::chrono::steady_clock::now();
-  const JobId a = enqueue();
-  const JobId b = enqueue();
+  // Both at one moment, however long this thread is kept waiting.
+  const std::vector<NewJob> both(2, NewJob{.payload = "x", .id = {}});
+  const auto admitted = queue_->enqueue_many(both).get();
+  ASSERT_TRUE(admitted) << admitted.error().message();
+  const JobId a = admitted->at(0).value().id;
+  const JobId b = admitted->at(1).value().id;
   ASSERT_TRUE(eventually([&] { return seen_->count() == 1; }));
   EXPECT_GE(since(first), 290ms);
-  EXPECT_LT(since(first), 2s);
+  EXPECT_LT(since(first), bound(2s));
   EXPECT_THAT(seen_->all()[0], ElementsAre(a, b));
   EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
 }
@@ -336,7 +340,7 @@ TEST_F(BatchWorkerTest, StoppingHandsBackWhatGathersAtOnceForAnotherWorker) {
   ASSERT_TRUE(eventually([&] { return worker.stats().jobs.running == 4; }));
   const auto begun = std::chrono::steady_clock::now();
   const StopReport report = worker.stop(30s);
-  EXPECT_LT(since(begun), 1s);
+  EXPECT_LT(since(begun), bound(1s));
   EXPECT_EQ(report.handed_back, 4U);
   EXPECT_EQ(report.finished, 0U);
   EXPECT_EQ(report.unsettled, 0U);
@@ -349,13 +353,13 @@ TEST_F(BatchWorkerTest, StoppingHandsBackWhatGathersAtOnceForAnotherWorker) {
 
 TEST_F(BatchWorkerTest, ABatchThatRunsIsFinishedWhileStopping) {
   BatchWorkerOptions how = options(3, 60s);
-  how.worker.lease = 500ms;
+  how.worker.lease = 1s;
   enqueue_many(3);
   std::atomic<bool> begun{false};
   BatchWorker worker = start_batches(
       [&](std::span<Job> jobs) {
         begun = true;
-        std::this_thread::sleep_for(1s);
+        std::this_thread::sleep_for(2s);
         EXPECT_FALSE(jobs[0].stop_token().stop_requested());
         return all_done(jobs);
       },
@@ -459,7 +463,7 @@ TEST_F(BatchWorkerTest, AMemberThatSomebodyElseHasMeanwhileIsRefusedAndTheOthers
 
 TEST_F(BatchWorkerTest, AMemberWhoseLeaseIsLostWhileItGathersIsNoMemberAnyMore) {
   BatchWorkerOptions how = options(3, 60s);
-  how.worker.lease = 300ms;
+  how.worker.lease = 1s;
   BatchWorker worker = start_batches(noting(), how);
   const JobId a = enqueue();
   const JobId b = enqueue();
@@ -467,7 +471,7 @@ TEST_F(BatchWorkerTest, AMemberWhoseLeaseIsLostWhileItGathersIsNoMemberAnyMore) 
   ASSERT_EQ(integer("DEL", "emq:{work}:job:" + std::string(a.text())), 1);
   ASSERT_EQ(integer("ZREM", "emq:{work}:active", a.text()), 1);
   ASSERT_TRUE(eventually([&] { return worker.stats().jobs.leases_lost == 1; }));
-  EXPECT_EQ(worker.stats().jobs.running, 1U);
+  EXPECT_TRUE(eventually([&] { return worker.stats().jobs.running == 1; }));
   const JobId c = enqueue();
   const JobId d = enqueue();
   ASSERT_TRUE(eventually([&] { return seen_->count() == 1; }));
@@ -504,8 +508,8 @@ TEST_F(BatchWorkerTest, CancellingAMemberEndsItAloneWhetherItGathersOrRuns) {
 }
 
 TEST_F(BatchWorkerTest, AHandlerPastTheTimeOutIsLeakedAndItsSlotIsFree) {
-  BatchWorkerOptions how = options(2, 100ms);
-  how.worker.timeout = 100ms;
+  BatchWorkerOptions how = options(2, 60s);
+  how.worker.timeout = 500ms;  // the second batch must not need so long
   how.worker.stop_patience = 50ms;
   how.worker.backoff = Backoff::fixed(1h);
   auto open = std::make_shared<std::atomic<bool>>(false);
@@ -524,13 +528,13 @@ TEST_F(BatchWorkerTest, AHandlerPastTheTimeOutIsLeakedAndItsSlotIsFree) {
   ASSERT_TRUE(eventually([&] { return worker.stats().jobs.leaked == 1; }));
   ASSERT_TRUE(eventually([&] { return seen_->reported().size() == 1; }));
   EXPECT_THAT(seen_->reported()[0].retried, ElementsAre(a, b));
-  EXPECT_EQ(field(a, "last_error"), "timed out after 100ms");
+  EXPECT_EQ(field(a, "last_error"), "timed out after 500ms");
   EXPECT_EQ(state(b), JobState::scheduled);
   enqueue_many(2);
   EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
   *open = true;
   EXPECT_TRUE(eventually([&] { return worker.stats().jobs.leaked == 0; }));
-  EXPECT_EQ(worker.stats().running, 0U);
+  EXPECT_TRUE(eventually([&] { return worker.stats().running == 0; }));
 }
 
 TEST_F(BatchWorkerTest, WhileAllSlotsAreTakenNothingIsClaimed) {
@@ -603,7 +607,7 @@ TEST_F(BatchWorkerTest, TwoWorkersSideBySideLoseNothing) {
     enqueue_many(99);
     enqueue();
   }
-  ASSERT_TRUE(eventually([&] { return counts().completed == 2000; }, 30s));
+  ASSERT_TRUE(eventually([&] { return counts().completed == 2000; }, 60s));
   EXPECT_EQ(runs.size(), 2000U);
   EXPECT_TRUE(std::all_of(runs.begin(), runs.end(), [](const auto& run) { return run.second == 1; }));
   EXPECT_EQ(counts().active, 0);
@@ -623,10 +627,10 @@ TEST_F(BatchWorkerTest, AFlatAndALaneWorkerParkedOnOneQueueLoseNoWake) {
     ASSERT_TRUE(eventually([&] { return parked(2); }));
     const auto begun = std::chrono::steady_clock::now();
     enqueue("x", done % 3 == 0 ? EnqueueOptions{} : EnqueueOptions{.lane = tenant});
-    ASSERT_TRUE(eventually([&] { return counts().completed == done; }, 5s)) << done;
+    ASSERT_TRUE(eventually([&] { return counts().completed == done; })) << done;
     longest = std::max(longest, since(begun));
   }
-  EXPECT_LT(longest, 2s);  // the beat is 30 s
+  EXPECT_LT(longest, bound(2s));  // the beat is 30 s
 }
 
 TEST_F(BatchWorkerTest, WorkOfOthersDoesNotKeepAWorkerBusy) {

@@ -148,7 +148,7 @@ TEST_F(BusCluster, AConsumerWaitsOnTheServer) {
   std::sort(waits.begin(), waits.end());
   std::printf("picked up after %lld ms (median), %lld (longest)\n", static_cast<long long>(waits[10].count()),
               static_cast<long long>(waits.back().count()));
-  EXPECT_LT(waits[10], 50ms);
+  EXPECT_LT(waits[10], bound(50ms));
 }
 
 // Each time all that was appended is handled, and a consumer that waits is there within two seconds of the move.
@@ -175,7 +175,7 @@ TEST_F(BusCluster, AConsumerFollowsASlotThatMovesWhileItReads) {
   stop = true;
   writer.join();
   const int all = appended.load();
-  EXPECT_TRUE(eventually([&] { return handled.size() == static_cast<std::size_t>(all) + 1; }, 10s))
+  EXPECT_TRUE(eventually([&] { return handled.size() == static_cast<std::size_t>(all) + 1; }, 30s))
       << handled.size() << " of " << all;
   std::printf("%d records over 6 moves, %llu errors of the loop\n", all,
               static_cast<unsigned long long>(consumer.stats().errors));
@@ -232,9 +232,9 @@ TEST_F(BusCluster, AConsumerAndATailGoOnAfterAFailover) {
   auto moved = Clock::now();
   append("second");
   enqueue();
-  EXPECT_TRUE(eventually([&] { return handled.has("second") && all_told(2); }, 5s));
+  EXPECT_TRUE(eventually([&] { return handled.has("second") && all_told(2); }, 20s));
   std::printf("after a failover on request: %lld ms\n", static_cast<long long>(since(moved).count()));
-  EXPECT_TRUE(eventually([&] { return blocked_on(replica) == 2; }, 5s));
+  EXPECT_TRUE(eventually([&] { return blocked_on(replica) == 2; }, 20s));
 
   // What the new primary has is with its replica before it dies.
   ASSERT_TRUE(eventually(
@@ -256,11 +256,11 @@ TEST_F(BusCluster, AConsumerAndATailGoOnAfterAFailover) {
   const auto elected = Clock::now();
   append("third");
   enqueue();
-  EXPECT_TRUE(eventually([&] { return handled.has("third") && all_told(3); }, 10s));
+  EXPECT_TRUE(eventually([&] { return handled.has("third") && all_told(3); }, 20s));
   std::printf("after a killed primary: elected after %lld ms, at work %lld ms later\n",
               static_cast<long long>(std::chrono::duration_cast<Milliseconds>(elected - moved).count()),
               static_cast<long long>(since(elected).count()));
-  EXPECT_TRUE(eventually([&] { return blocked_on(owner_) == 2; }, 10s));
+  EXPECT_TRUE(eventually([&] { return blocked_on(owner_) == 2; }, 20s));
   EXPECT_EQ(gaps.load(), 0);
   EXPECT_EQ(consumer.stats().groups_made, 1U);
 }

@@ -94,9 +94,11 @@ TEST_F(BusGroup, TheCommands) {
 
   std::this_thread::sleep_for(20ms);
   const std::string_view held[] = {rows[0].entry};
+  const auto refreshed = std::chrono::steady_clock::now();
   EXPECT_THAT(group().refresh("c2", held).get().value(), ElementsAre(rows[0].entry));
   const auto fresh = group().pending().get().value();
-  EXPECT_LT(fresh[0].idle, 20ms);
+  EXPECT_LE(fresh[0].idle, std::chrono::ceil<Milliseconds>(std::chrono::steady_clock::now() - refreshed) + 1ms)
+      << "it was 20 ms and more before";
   EXPECT_EQ(fresh[0].deliveries, 4U) << "a refresh is no delivery";
 }
 
@@ -192,7 +194,7 @@ TEST_F(BusGroup, AHandlerThatThrowsFailsThatRecordOnly) {
   ASSERT_TRUE(consumer);
   append("bad");
   append("good");
-  for (int i = 0; i < 500 && calls < 2; ++i)
+  for (int i = 0; i < 2000 && calls < 2; ++i)
     std::this_thread::sleep_for(10ms);
   consumer->stop();
   EXPECT_EQ(calls, 2);
@@ -227,7 +229,7 @@ TEST_F(BusGroup, ALostGroupIsMadeAgainAndNothingIsPassedOver) {
   ASSERT_TRUE(seen.wait(1));
   raw("XGROUP", "DESTROY", kKey, "g");
   append("2");
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     const auto now = seen.values();
     if (std::find(now.begin(), now.end(), "2") != now.end())
       break;
@@ -235,7 +237,7 @@ TEST_F(BusGroup, ALostGroupIsMadeAgainAndNothingIsPassedOver) {
   }
   raw("DEL", kKey);
   append("3");
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     const auto now = seen.values();
     if (std::find(now.begin(), now.end(), "3") != now.end())
       break;
@@ -281,7 +283,7 @@ TEST_F(BusGroup, TwoConsumersShareAndTheDeadOnesShareIsTakenOver) {
     GroupConsumer a = start("a", seen, {.min_idle = 100ms, .beat = 20ms});
     GroupConsumer b = start("b", seen, {.min_idle = 100ms, .beat = 20ms});
     ASSERT_TRUE(seen.wait(kRecords, 30s));
-    for (int i = 0; i < 500 && pending() > 0; ++i)
+    for (int i = 0; i < 2000 && pending() > 0; ++i)
       std::this_thread::sleep_for(10ms);
     a.stop();
     b.stop();
@@ -299,18 +301,18 @@ TEST_F(BusGroup, WhatWaitsBehindASlowHandlerIsNotTakenOver) {
   std::map<std::string, int> runs;  // guarded by mutex
   std::atomic<int> total{0};
   const auto slow = [&](const StreamMessage& message) {
-    std::this_thread::sleep_for(60ms);
+    std::this_thread::sleep_for(200ms);
     const std::lock_guard lock(mutex);
     ++runs[*message.record.find("k")];
     ++total;
     return Handled::done;
   };
-  auto a = GroupConsumer::start(group(), "a", slow, {.min_idle = 300ms, .beat = 20ms});
+  auto a = GroupConsumer::start(group(), "a", slow, {.min_idle = 1s, .beat = 20ms});
   ASSERT_TRUE(a);
   std::this_thread::sleep_for(100ms);
-  auto b = GroupConsumer::start(group(), "b", slow, {.min_idle = 300ms, .beat = 20ms});
+  auto b = GroupConsumer::start(group(), "b", slow, {.min_idle = 1s, .beat = 20ms});
   ASSERT_TRUE(b);
-  for (int i = 0; i < 500 && total < 10; ++i)
+  for (int i = 0; i < 2000 && total < 10; ++i)
     std::this_thread::sleep_for(10ms);
   a->stop();
   b->stop();
@@ -355,7 +357,7 @@ TEST_F(BusGroup, APoisonedEntryGoesToTheDeadStreamAtItsLimit) {
   options.max_attempts = 3;
   GroupConsumer consumer = start("c", seen, options);
   ASSERT_TRUE(seen.wait(4));
-  for (int i = 0; i < 500 && consumer.stats().buried == 0; ++i)
+  for (int i = 0; i < 2000 && consumer.stats().buried == 0; ++i)
     std::this_thread::sleep_for(10ms);
   std::this_thread::sleep_for(300ms);
   consumer.stop();
@@ -382,7 +384,7 @@ TEST_F(BusGroup, AnEntryThatItsConsumersDiedOfIsNotHandledAgain) {
   options.max_attempts = 2;
   options.dead_stream = StreamName{"graves"};
   GroupConsumer consumer = start("c", seen, options);
-  for (int i = 0; i < 500 && consumer.stats().buried == 0; ++i)
+  for (int i = 0; i < 2000 && consumer.stats().buried == 0; ++i)
     std::this_thread::sleep_for(10ms);
   consumer.stop();
   EXPECT_THAT(seen.values(), IsEmpty());

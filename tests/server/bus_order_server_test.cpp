@@ -32,6 +32,7 @@ TEST(OrderChild, DISABLED_Append) {
   ASSERT_TRUE(client) << client.error().message();
   const Stream stream = skewed_stream(*client, process * kApart);
   // All processes begin together.
+  ASSERT_TRUE(client->command("INCR", "ready").get());
   while (!client->command("GET", "begin").get().value().as_text())
     std::this_thread::sleep_for(1ms);
   std::vector<std::thread> threads;
@@ -80,9 +81,11 @@ class BusOrder : public BusServerTest {
                                             {"ECHOMQ_CHILD_RECORDS", std::to_string(records_of_an_appender)},
                                             {"ECHOMQ_CHILD_RESULTS", folder_ + "/receipts"}}));
     }
-    while (raw("CLIENT", "LIST").as_text().value().find("cmd=get") == std::string_view::npos)
+    const auto started_by = std::chrono::steady_clock::now() + 60s;
+    while (raw("GET", "ready").as_text().value_or("") != std::to_string(kProcesses)) {
+      ASSERT_LT(std::chrono::steady_clock::now(), started_by);
       std::this_thread::sleep_for(5ms);
-    std::this_thread::sleep_for(200ms);
+    }
     const auto begin = std::chrono::steady_clock::now();
     raw("SET", "begin", "1");
     const auto until = begin + 600s;

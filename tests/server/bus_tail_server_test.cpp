@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 
 #include "bus_fixture.hpp"
+#include "support/bounds.hpp"
 
 namespace echomq::test {
 namespace {
@@ -48,6 +50,14 @@ class BusTail : public BusServerTest {
     const auto at = info.find("total_commands_processed:");
     return std::stoll(info.substr(at + 25));
   }
+  [[nodiscard]] static bool soon(const std::function<bool()>& condition) {
+    for (const auto until = std::chrono::steady_clock::now() + 10s; std::chrono::steady_clock::now() < until;) {
+      if (condition())
+        return true;
+      std::this_thread::sleep_for(2ms);
+    }
+    return condition();
+  }
   [[nodiscard]] Stream named(int number) {
     return client().stream("q", *StreamName::parse("s" + std::to_string(number)));
   }
@@ -71,8 +81,9 @@ TEST_F(BusTail, BeginsWhereItIsTold) {
   EXPECT_THAT(head.wait(3), ElementsAre("old 1", "old 2", "new"));
   EXPECT_THAT(behind.wait(1), ElementsAre("new"));
   EXPECT_THAT(since.wait(2), ElementsAre("old 2", "new"));
-  EXPECT_EQ(a->position(), c->position());
-  EXPECT_EQ(b->position(), a->position());
+  // Told after the handler has returned.
+  const std::string top = stream().info().get().value().top;
+  EXPECT_TRUE(soon([&] { return a->position() == top && b->position() == top && c->position() == top; }));
   EXPECT_EQ(a->stats().records, 1U);
   EXPECT_TRUE(Tail::start(stream(), {}).error().is(Errc::invalid_argument));
   EXPECT_FALSE(Tail::start(stream(), head.handler(), "soon"));
@@ -144,7 +155,7 @@ TEST_F(BusTail, OneThatStopsHearsNothingMore) {
   append("4");
   ASSERT_EQ(kept.wait(4).size(), 4U);
   // Its turn may come after that of the others.
-  for (int i = 0; i < 1000 && last == 0; ++i)
+  for (int i = 0; i < 3000 && last == 0; ++i)
     std::this_thread::sleep_for(5ms);
   append("5");
   ASSERT_EQ(kept.wait(5).size(), 5U);
@@ -196,7 +207,7 @@ TEST_F(BusTail, AKeyThatIsNoStreamAnyMoreDoesNotHoldTheOthersUp) {
   EXPECT_THAT(good.wait(1), ElementsAre("1"));
   append("2");
   EXPECT_THAT(good.wait(2), ElementsAre("1", "2"));
-  for (int i = 0; i < 500 && errors == 0; ++i)
+  for (int i = 0; i < 2000 && errors == 0; ++i)
     std::this_thread::sleep_for(10ms);
   EXPECT_EQ(errors, 1);
   raw("DEL", "emq:{q}:stream:other");
@@ -228,10 +239,11 @@ TEST_F(BusTail, AnExceptionIsCountedAndAClosedClientIsTold) {
   const auto until = std::chrono::steady_clock::now() + 10s;
   while (calls < 2 && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(1ms);
+  // A handler's exception is counted once it has left it.
+  EXPECT_TRUE(soon([&] { return tail->stats().handler_errors == 2; })) << tail->stats().handler_errors;
   closing.close();
   EXPECT_EQ(calls, 2);
-  EXPECT_EQ(tail->stats().handler_errors, 2U);
-  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(soon([&] { return told == 1; })) << told;
 }
 
 TEST_F(BusTail, AClientThatMayNotUnblockFollowsAllTheSame) {
@@ -250,7 +262,7 @@ TEST_F(BusTail, AClientThatMayNotUnblockFollowsAllTheSame) {
   const auto begin = std::chrono::steady_clock::now();
   append(client().stream("q", "third"), "2");
   EXPECT_THAT(first.wait(1), ElementsAre("2"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, bound(2s));
 }
 
 // 10,000 readers of one process: each has each record once and in order, over two connections; and what was written while all

@@ -18,6 +18,7 @@
 #include "echomq/cache.hpp"
 #include "echomq/client.hpp"
 #include "echomq/testing/private_server.hpp"
+#include "support/bounds.hpp"
 
 namespace echomq::test {
 
@@ -49,7 +50,7 @@ class Source {
   /// Waits until that many loads have read.
   [[nodiscard]] bool wait_loads(int count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, 5s, [&] { return loads_ >= count; });
+    return changed_.wait_for(lock, 10s, [&] { return loads_ >= count; });
   }
   [[nodiscard]] int loads() {
     const std::lock_guard lock(mutex_);
@@ -124,7 +125,7 @@ class CacheServerTest : public ::testing::Test {
   [[nodiscard]] static std::string got(const ByteCache& cache, const BrandedId& id) {
     return said(cache.get(id).get());
   }
-  [[nodiscard]] static bool eventually(const std::function<bool()>& what, std::chrono::milliseconds limit = 5s) {
+  [[nodiscard]] static bool eventually(const std::function<bool()>& what, std::chrono::milliseconds limit = 10s) {
     const auto until = std::chrono::steady_clock::now() + limit;
     while (!what()) {
       if (std::chrono::steady_clock::now() > until)

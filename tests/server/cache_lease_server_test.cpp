@@ -92,14 +92,14 @@ TEST_P(CacheLeaseModes, AThousandCallersInTwentyProcessesAreOneLoad) {
   std::vector<std::unique_ptr<ChildProgram>> children;
   for (int i = 0; i < kProcesses; ++i)
     children.push_back(child(400ms, 3000ms, GetParam()));
-  ASSERT_TRUE(eventually([&] { return number("ready") == std::to_string(kProcesses); }, 60s)) << number("ready");
+  ASSERT_TRUE(eventually([&] { return number("ready") == std::to_string(kProcesses); }, 100s)) << number("ready");
   const auto begin = std::chrono::steady_clock::now();
   raw("SET", "begin", "1");
-  EXPECT_TRUE(eventually([&] { return number("done") == std::to_string(kProcesses); }, 60s)) << number("done");
+  EXPECT_TRUE(eventually([&] { return number("done") == std::to_string(kProcesses); }, 100s)) << number("done");
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_EQ(number("loads"), "1");
   EXPECT_EQ(number("good"), std::to_string(kProcesses * kCallers));
-  EXPECT_FALSE(leased(kUserA));
+  EXPECT_TRUE(eventually([&] { return !leased(kUserA); }));
   std::printf("%d callers in %d processes: %s load, %s answers, %lld ms with a load of 400 ms\n", kProcesses * kCallers,
               kProcesses, number("loads").c_str(), number("good").c_str(),
               static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
@@ -131,12 +131,12 @@ TEST_F(CacheLease, AHolderThatLivesIsWaitedForHoweverLongItTakes) {
   source.set(kUserA, "one");
   source.hold();
   const Client other = open(server().url());
-  const ByteCache first = table(client(), shared(150ms), source.loader());
-  const ByteCache second = table(other, shared(150ms), source.loader());
+  const ByteCache first = table(client(), shared(600ms), source.loader());
+  const ByteCache second = table(other, shared(600ms), source.loader());
   auto one = first.get(kUserA);
   ASSERT_TRUE(source.wait_loads(1));
   auto two = second.get(kUserA);
-  std::this_thread::sleep_for(1200ms);
+  std::this_thread::sleep_for(2500ms);
   EXPECT_EQ(source.loads(), 1);
   EXPECT_TRUE(leased(kUserA));
   EXPECT_GT(second.stats().load_waits, 3U) << "it looks again now and then";
@@ -147,7 +147,7 @@ TEST_F(CacheLease, AHolderThatLivesIsWaitedForHoweverLongItTakes) {
 }
 
 TEST_F(CacheLease, WhenTheHolderDiesOneTakesOver) {
-  const auto holder = child(600s, 500ms);
+  const auto holder = child(600s, 1000ms);
   ASSERT_TRUE(eventually([&] { return number("ready") == "1"; }, 30s));
   raw("SET", "begin", "1");
   ASSERT_TRUE(eventually([&] { return number("loads") == "1"; }, 30s));
@@ -156,10 +156,10 @@ TEST_F(CacheLease, WhenTheHolderDiesOneTakesOver) {
   std::deque<Reply<CachedBytes>> replies;
   for (int i = 0; i < 4; ++i) {
     clients.push_back(open(server().url()));
-    caches.push_back(table(clients.back(), shared(500ms), counted(clients.back(), 300ms)));
+    caches.push_back(table(clients.back(), shared(1000ms), counted(clients.back(), 300ms)));
     replies.push_back(caches.back().get(kUserA));
   }
-  std::this_thread::sleep_for(1200ms);
+  std::this_thread::sleep_for(2500ms);
   EXPECT_EQ(number("loads"), "1") << "it lives";
   holder->kill();
   const auto killed = std::chrono::steady_clock::now();
@@ -171,7 +171,7 @@ TEST_F(CacheLease, WhenTheHolderDiesOneTakesOver) {
     fills += answer->from == CacheFrom::fill;
   }
   // The lease, a third for the next look, the load; and a loaded machine's delays.
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, 500ms * 4 / 3 + 300ms + 2000ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 1000ms * 4 / 3 + 300ms + bound(2000ms));
   EXPECT_EQ(fills, 1);
   EXPECT_EQ(number("loads"), "2");
 }
@@ -227,8 +227,8 @@ TEST_P(CacheLeaseModes, WhatIsLoadedWhileAnotherInvalidatesIsNotKept) {
   source.set(kUserA, "old");
   source.hold();
   const Client other = open(server().url());
-  const ByteCache first = table(client(), shared(600ms, mode_of(GetParam())), source.loader());
-  const ByteCache second = table(other, shared(600ms, mode_of(GetParam())), source.loader());
+  const ByteCache first = table(client(), shared(3s, mode_of(GetParam())), source.loader());
+  const ByteCache second = table(other, shared(3s, mode_of(GetParam())), source.loader());
   auto one = first.get(kUserA);
   ASSERT_TRUE(source.wait_loads(1));  // it has read `old`
   source.set(kUserA, "new");
@@ -340,7 +340,7 @@ TEST_F(CacheLease, AHerdAtTheEndOfAHotRowInSeveralProcessesIsOneLoad) {
     Source source;
     source.set(kUserA, "one");
     CacheOptions with = shared(3000ms);
-    with.ttl = 800ms;
+    with.ttl = 2s;
     with.serve_stale = stale;
     with.stale = stale == ServeStale::never ? 0ms : 60s;
     std::deque<Client> clients;
@@ -348,9 +348,10 @@ TEST_F(CacheLease, AHerdAtTheEndOfAHotRowInSeveralProcessesIsOneLoad) {
     for (int i = 0; i < 5; ++i) {
       clients.push_back(open(server().url()));
       caches.push_back(table(clients.back(), with, source.loader()));
-      ASSERT_EQ(got(caches.back(), kUserA), i == 0 ? "one/fill" : "one/l2");
     }
-    std::this_thread::sleep_for(1200ms);
+    for (ByteCache& cache : caches)
+      ASSERT_EQ(got(cache, kUserA), &cache == &caches.front() ? "one/fill" : "one/l2");
+    std::this_thread::sleep_for(2700ms);
     source.set(kUserA, "two");
     source.hold();
     std::deque<Reply<CachedBytes>> replies;

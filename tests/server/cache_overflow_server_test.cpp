@@ -87,10 +87,12 @@ TEST_F(CacheServerTest, EveryMessageOfAFloodIsApplied) {
   }
   for (auto& one : told)
     ASSERT_EQ(one.get().value(), 1);
-  EXPECT_TRUE(eventually([&] {
-    const CacheStats stats = cache.stats();
-    return stats.coherence_applied + stats.coherence_stale == kMessages;
-  }));
+  EXPECT_TRUE(eventually(
+      [&] {
+        const CacheStats stats = cache.stats();
+        return stats.coherence_applied + stats.coherence_stale == kMessages;
+      },
+      60s));
   EXPECT_EQ(cache.stats().flushes, 0U);
 }
 

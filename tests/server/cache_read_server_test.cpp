@@ -95,22 +95,22 @@ TEST_F(CacheRead, SeveralIdsAreOneWriteAndPartialHits) {
 
 TEST_F(CacheRead, BothLayersExpireAndL1NeverOutlivesL2) {
   ByteCache cache = table(client(), options());
-  raw("SET", key(kUserA), frame(kV1, "alice"), "PX", "150");
+  raw("SET", key(kUserA), frame(kV1, "alice"), "PX", "1500");
   EXPECT_EQ(got(cache, kUserA), "alice/l2");
   EXPECT_EQ(got(cache, kUserA), "alice/hit");
-  std::this_thread::sleep_for(160ms);
+  std::this_thread::sleep_for(1510ms);
   EXPECT_EQ(got(cache, kUserA), "(absent)/l2");
 }
 
 TEST_F(CacheRead, AForeignRowWithoutExpiryLivesOneTtlInL1) {
   CacheOptions with = options();
-  with.ttl = 120ms;
+  with.ttl = 1500ms;
   ByteCache cache = table(client(), with);
   raw("SET", key(kUserA), frame(kV1, "one"));
   EXPECT_EQ(got(cache, kUserA), "one/l2");
   raw("SET", key(kUserA), frame(kV2, "two"));
   EXPECT_EQ(got(cache, kUserA), "one/hit");
-  std::this_thread::sleep_for(130ms);
+  std::this_thread::sleep_for(1510ms);
   EXPECT_EQ(got(cache, kUserA), "two/l2");
 }
 
@@ -185,7 +185,7 @@ TEST_F(CacheRead, WhileTheServerIsAwayTheLoaderAnswersAndL1StillHits) {
   source.set(kUserA, "alice", kV1);
   source.set(kUserB, "bob", kV1);
   CacheOptions with = options();
-  with.l2_deadline = 100ms;
+  with.l2_deadline = 1s;
   ByteCache cache = table(client(), with, source.loader());
   with.outage = CacheOutage::fail;
   ByteCache strict = table(client(), with, source.loader());

@@ -31,14 +31,14 @@ class CacheStale : public CacheServerTest {};
 TEST_F(CacheStale, ARowNearItsEndIsRefreshedOnceAndNobodyWaits) {
   Numbered source;
   CacheOptions with = options();
-  with.ttl = 2000ms;
+  with.ttl = 10s;
   with.jitter = 0;
   with.refresh_ahead = 0.9;
   const ByteCache cache = table(client(), with, source.loader());
   EXPECT_EQ(got(cache, kUserA), "1/fill");
   EXPECT_EQ(got(cache, kUserA), "1/hit");
   EXPECT_EQ(source.loads_, 1) << "too early";
-  std::this_thread::sleep_for(300ms);
+  std::this_thread::sleep_for(1100ms);
   source.held_ = true;
   for (int i = 0; i < 50; ++i)
     ASSERT_EQ(got(cache, kUserA), "1/hit");
@@ -46,7 +46,7 @@ TEST_F(CacheStale, ARowNearItsEndIsRefreshedOnceAndNobodyWaits) {
   source.held_ = false;
   EXPECT_TRUE(eventually([&] { return got(cache, kUserA) == "2/hit"; }));
   EXPECT_EQ(stored(kUserA).substr(14), "2");
-  EXPECT_GT(raw("PTTL", key(kUserA)).as_integer().value_or(0), 1000);
+  EXPECT_GT(raw("PTTL", key(kUserA)).as_integer().value_or(0), 5000);
   EXPECT_EQ(source.loads_, 2);
   EXPECT_EQ(cache.stats().refreshed, 1U);
 }
@@ -129,7 +129,7 @@ TEST_F(CacheStale, AFailedLoadIsAnsweredByTheOldRowAndBacksOff) {
   with.ttl = 50ms;
   with.serve_stale = ServeStale::on_failure;
   with.stale = 60s;
-  with.load_backoff = 400ms;
+  with.load_backoff = 3s;
   const ByteCache cache = table(client(), with, source.loader());
   EXPECT_EQ(got(cache, kUserA), "1/fill");
   source.fails_ = true;
@@ -148,13 +148,13 @@ TEST_F(CacheStale, AFailedLoadIsAnsweredByTheOldRowAndBacksOff) {
 TEST_F(CacheStale, ALateLoaderHoldsNobodyAndWhatItBringsIsKept) {
   Numbered source;
   CacheOptions with = options();
-  with.load_deadline = 60ms;
+  with.load_deadline = 1s;
   const ByteCache cache = table(client(), with, source.loader());
   source.held_ = true;
-  EXPECT_EQ(got(cache, kUserA), "handler failed: the loader has not answered within 60 ms");
+  EXPECT_EQ(got(cache, kUserA), "handler failed: the loader has not answered within 1000 ms");
   const auto before = std::chrono::steady_clock::now();
-  EXPECT_EQ(got(cache, kUserA), "handler failed: the loader has not answered within 60 ms") << "at once";
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 50ms);
+  EXPECT_EQ(got(cache, kUserA), "handler failed: the loader has not answered within 1000 ms") << "at once";
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 900ms);
   EXPECT_EQ(source.loads_, 1) << "no second load while the first runs";
   EXPECT_EQ(cache.stats().load_late, 1U);
   source.held_ = false;
@@ -268,7 +268,7 @@ TEST_P(CacheCase, WhileTheServerIsAwayAnOldValueIsMarkedOrAnError) {
   Numbered source;
   CacheOptions with = options(GetParam());
   with.ttl = 200ms;
-  with.l2_deadline = 100ms;
+  with.l2_deadline = 1s;
   with.outage = CacheOutage::fail;
   const ByteCache strict = table(client(), with, source.loader());
   with.serve_stale = ServeStale::on_failure;

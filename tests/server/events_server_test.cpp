@@ -11,6 +11,7 @@
 #include "echomq/testing/private_cluster.hpp"
 #include "events/publisher.hpp"
 #include "server/queue_fixture.hpp"
+#include "support/bounds.hpp"
 #include "support/proxy.hpp"
 
 namespace echomq::test {
@@ -112,7 +113,7 @@ TEST_F(EventsServer, HearsWhatIsPublishedAndWhatScriptsSay) {
   ASSERT_TRUE(heard.wait(5));
   EXPECT_THAT(heard.lines(), ElementsAre("q progress progress=1/2 \"half\"\n", "q completed",
                                          "q failed error=line\nbreak retry=1", "q scheduled", "q cancelled"));
-  EXPECT_EQ(listener.stats().received, 5U);
+  EXPECT_TRUE(eventually([&] { return listener.stats().received == 5; }));
   EXPECT_EQ(listener.stats().unknown_kinds, 1U);
   EXPECT_TRUE(listener.live());
   // A job without a row announces nothing.
@@ -197,9 +198,9 @@ TEST_F(EventsServer, ACutConnectionIsAGapAndListeningGoesOn) {
   const EventListener listener = listen(behind, heard.options(), {"q", "w"});
   publish("completed");
   ASSERT_TRUE(heard.wait(1));
-  const UnixMillis before = now();
   proxy.refuse_new(true);
   ASSERT_GE(proxy.cut(), 2U);
+  const UnixMillis cut = now();
   ASSERT_TRUE(eventually([&] { return !listener.live(); }));
   publish("dead");  // nobody hears this
   std::this_thread::sleep_for(20ms);
@@ -212,12 +213,12 @@ TEST_F(EventsServer, ACutConnectionIsAGapAndListeningGoesOn) {
     queues.insert(gap.queue);
     EXPECT_EQ(gap.cause, EventGap::Cause::connection);
     EXPECT_EQ(gap.dropped, 0U);
-    EXPECT_LE(gap.from, before + 100ms);
+    EXPECT_LE(gap.from, cut);
     EXPECT_GE(gap.until, meanwhile);
     EXPECT_LE(gap.until, now());
   }
   EXPECT_EQ(queues, (std::set<std::string>{"q", "w"}));
-  EXPECT_EQ(listener.stats().gaps, 2U);
+  EXPECT_TRUE(eventually([&] { return listener.stats().gaps == 2; }));
   publish("failed");
   ASSERT_TRUE(heard.wait(2));
   EXPECT_THAT(heard.lines(), ElementsAre("q completed", "q failed"));
@@ -225,6 +226,7 @@ TEST_F(EventsServer, ACutConnectionIsAGapAndListeningGoesOn) {
   proxy.cut();
   ASSERT_TRUE(heard.wait(2, 4));
   EXPECT_GE(heard.gaps().back().from, heard.gaps().front().until);
+  ASSERT_TRUE(eventually([&] { return listener.live(); }));
   publish("delayed");
   ASSERT_TRUE(heard.wait(3));
 }
@@ -432,7 +434,7 @@ TEST_F(EventsServer, WhatCannotBeSentIsCountedAndHoldsNobodyUp) {
   Proxy proxy(server().url());
   ClientOptions options;
   options.node_lease = NodeLease::never;
-  options.deadline = 300ms;
+  options.deadline = 3s;
   options.max_in_flight = 4;
   Client behind = Client::open(proxy.url(), options).value();
   events::EventPublisher publisher(behind.core(), "q", {.most_pending = 100});
@@ -442,7 +444,7 @@ TEST_F(EventsServer, WhatCannotBeSentIsCountedAndHoldsNobodyUp) {
     publisher.add(EventKind::completed, kJobA);
     publisher.flush();
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, 200ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, bound(200ms));
   EXPECT_EQ(publisher.stats().dropped, 50U);
   EXPECT_TRUE(eventually([&] { return publisher.stats().failed == 100; }));
   proxy.heal();

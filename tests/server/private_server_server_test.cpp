@@ -23,7 +23,7 @@ using echomq::testing::PrivateServer;
 using namespace std::chrono_literals;
 
 /// Sends one inline command and gives back what comes within the patience.
-std::string ask(const std::string& socket_path, const std::string& command, int patience_ms = 2000) {
+std::string ask(const std::string& socket_path, const std::string& command, int patience_ms = 10'000) {
   const int link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -152,8 +152,8 @@ TEST(PrivateServer, EndsWhenTheProcessThatStartedItIsKilled) {
   EXPECT_EQ(kill(server, 0), 0);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(ends_within(5s, [&] { return !std::filesystem::exists(folder); }));
-  EXPECT_TRUE(ends_within(5s, [&] { return kill(server, 0) != 0; }));
+  EXPECT_TRUE(ends_within(10s, [&] { return !std::filesystem::exists(folder); }));
+  EXPECT_TRUE(ends_within(10s, [&] { return kill(server, 0) != 0; }));
   close(ends[0]);
   close(ends[1]);
 }

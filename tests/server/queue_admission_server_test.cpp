@@ -81,12 +81,12 @@ TEST_F(QueueServerTest, ADuplicateOfAJobInAnyStateIsADuplicate) {
 }
 
 TEST_F(QueueServerTest, ScheduledJobsWaitForTheirTime) {
-  ASSERT_TRUE(queue().enqueue_in("soon", 30ms, {.id = kJobA}).get());
+  ASSERT_TRUE(queue().enqueue_in("soon", 1s, {.id = kJobA}).get());
   ASSERT_TRUE(queue().enqueue_at("past", Instant(1ms), {.id = kJobB}).get());
   EXPECT_EQ(queue().claim().get().value(), std::nullopt);
   EXPECT_EQ(queue().promote().get().value(), 1);
   EXPECT_EQ(queue().claim().get().value().value().id, kJobB);
-  std::this_thread::sleep_for(35ms);
+  std::this_thread::sleep_for(1005ms);
   EXPECT_EQ(queue().promote().get().value(), 1);
   EXPECT_EQ(queue().claim().get().value().value().id, kJobA);
 }

@@ -271,11 +271,11 @@ TEST_F(QueueCancel, AWatchThatWasAwayIsArmedAgainAndTheMarksTellTheRest) {
 
 TEST_F(QueueCancel, AWatchBegunWhileNobodyAnswersIsArmedLater) {
   Proxy proxy(server().url());
-  Client behind = Client::open(proxy.url(), {.deadline = 200ms, .node_lease = NodeLease::never}).value();
+  Client behind = Client::open(proxy.url(), {.deadline = 1s, .node_lease = NodeLease::never}).value();
   proxy.refuse_new(true);
   Told told;
   const auto watch = events::CancelWatch::start(behind.core(), "q", told.handlers("q"));
-  std::this_thread::sleep_for(400ms);
+  std::this_thread::sleep_for(1300ms);  // for longer than a call may take
   EXPECT_EQ(told.armed, 0);
   proxy.refuse_new(false);
   EXPECT_TRUE(eventually([&] { return told.armed >= 1 && watch->live(); }));

@@ -29,7 +29,7 @@ TEST_F(DedupServerTest, AKilledWorkersJobStillHoldsItsKeyAndRunsAgain) {
   park(kJobA, "order-42");
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobA}).get());
   Tool worker({"work", "q", "--exec", "exec sleep 60", "--lease", "1s"}, {}, {{"EMQ_URL", server().url()}});
-  for (int look = 0; look < 500 && state(kJobA) != JobState::active; ++look)
+  for (int look = 0; look < 1000 && state(kJobA) != JobState::active; ++look)
     std::this_thread::sleep_for(20ms);
   worker.signal(SIGKILL);
   EXPECT_EQ(worker.wait().exit_code, 128 + SIGKILL);
@@ -37,7 +37,7 @@ TEST_F(DedupServerTest, AKilledWorkersJobStillHoldsItsKeyAndRunsAgain) {
   EXPECT_EQ(holder("order-42"), name_of(kJobA));
   EXPECT_EQ(state(kJobA), JobState::active);
   std::int64_t reaped = 0;
-  for (int look = 0; look < 200 && reaped == 0; ++look) {
+  for (int look = 0; look < 1000 && reaped == 0; ++look) {
     std::this_thread::sleep_for(20ms);
     reaped = queue().reap().get().value();
   }

@@ -65,7 +65,7 @@ TEST_F(QueueServerTest, EventsAreHeard) {
   const std::pair<std::string_view, std::string_view> extra[] = {{"error", "line 1\nline \"2\""}};
   EXPECT_EQ(queue().publish("failed", kJobA, extra).get().value(), 1);
   std::unique_lock lock(mutex);
-  ASSERT_TRUE(changed.wait_for(lock, 5s, [&] { return heard.size() == 2; }));
+  ASSERT_TRUE(changed.wait_for(lock, 10s, [&] { return heard.size() == 2; }));
   EXPECT_THAT(heard[0], ::testing::HasSubstr("\"progress\":\"50\""));
   EXPECT_EQ(heard[1], R"({"event":"failed","job":"JOB0NgWEfAE00A","error":"line 1\nline \"2\""})");
 }

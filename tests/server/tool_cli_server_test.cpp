@@ -116,7 +116,7 @@ TEST_F(ToolDev, PrintsItsUrlAndServesUntilItIsTold) {
     ASSERT_TRUE(address.starts_with("valkey://127.0.0.1:")) << dev.err();
     EXPECT_EQ(run_tool({"enqueue", "jobs", "x", "--url", address}).exit_code, 0);
     dev.signal(signal);
-    const ToolResult result = dev.wait(10s);
+    const ToolResult result = dev.wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.out, address + "\n");
     EXPECT_EQ(run_tool({"queue", "ls", "--url", address}).exit_code, 4);
@@ -161,7 +161,7 @@ TEST_F(ToolDev, RunsAClusterWhoseQueuesAreAllListed) {
   for (const char* queue : {"\"a\"", "\"b\"", "\"c\""})
     EXPECT_NE(listed.out.find(queue), std::string::npos) << queue << " in " << listed.out;
   dev.signal(SIGTERM);
-  EXPECT_EQ(dev.wait(10s).exit_code, 0);
+  EXPECT_EQ(dev.wait().exit_code, 0);
   for (const pid_t pid : pids)
     EXPECT_NE(::kill(pid, 0), 0);
 }
@@ -170,7 +170,7 @@ TEST_F(ToolDev, SaysWhenTheServerEndsOrCannotStart) {
   Tool dev({"dev", "--json"});
   const auto pid = static_cast<pid_t>(json_of(dev.first_line()).at("pid").as_int64());
   ::kill(pid, SIGKILL);
-  const ToolResult result = dev.wait(10s);
+  const ToolResult result = dev.wait();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(json_of(result.err).at("error").at("code"), "server_ended");
 

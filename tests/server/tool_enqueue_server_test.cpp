@@ -245,7 +245,7 @@ TEST_F(ToolEnqueue, AnInterruptEndsTheReadingAndTellsHowFar) {
   writer << "a\nb\n" << std::flush;
   ASSERT_TRUE(comes_true([&] { return counts().pending == 2; }));
   tool.signal(SIGINT);
-  const ToolResult result = tool.wait(5s);
+  const ToolResult result = tool.wait();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.out, "2 enqueued\n");
   EXPECT_THAT(result.err, HasSubstr("interrupted"));

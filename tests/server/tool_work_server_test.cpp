@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "support/bounds.hpp"
 #include "support/proxy.hpp"
 #include "tool_fixture.hpp"
 
@@ -77,11 +78,11 @@ TEST_F(ToolWork, DrainingAQueueThatIsPausedMeanwhileFinishesWhatRuns) {
   (void)add("waits");
   const std::string begun = path("begun");
   std::thread pauses([&] {
-    for (int i = 0; i < 1000 && !std::filesystem::exists(begun); ++i)
+    for (int i = 0; i < 2000 && !std::filesystem::exists(begun); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_TRUE(queue().pause().get());
   });
-  const ToolResult result = work("touch " + begun + "; sleep 1");
+  const ToolResult result = work("touch " + begun + "; sleep 3");
   pauses.join();
   EXPECT_EQ(result.exit_code, 6) << result.err;
   EXPECT_EQ(counts().completed, 1);
@@ -151,8 +152,8 @@ TEST_F(ToolWork, CommandsRunSideBySide) {
     (void)add("x");
   }
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(work("sleep 0.5", {"--concurrency", "8"}).exit_code, 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
+  EXPECT_EQ(work("sleep 2", {"--concurrency", "8"}).exit_code, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 12s) << "one after the other take sixteen";
   EXPECT_EQ(counts().completed, 8);
 }
 
@@ -183,18 +184,18 @@ TEST_F(ToolWork, CommandsGetNothingOfOurs) {
 TEST_F(ToolWork, ADaemonThatKeepsThePipeOpenDoesNotHoldTheJob) {
   (void)add("x");
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(work("sleep 5 & exit 0").exit_code, 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 4s);
+  EXPECT_EQ(work("sleep 15 & exit 0").exit_code, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 12s);
   EXPECT_EQ(counts().completed, 1);
 }
 
 TEST_F(ToolWork, ASignalLetsRunningCommandsFinish) {
   const JobId id = add("x");
-  Tool tool(arguments("touch " + path("begun") + "; sleep 1; echo done"), {}, environment());
+  Tool tool(arguments("touch " + path("begun") + "; sleep 3; echo done"), {}, environment());
   ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(path("begun")); }));
   (void)add("not claimed any more");
   tool.signal(SIGTERM);
-  const ToolResult result = tool.wait(10s);
+  const ToolResult result = tool.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "done\n");
   EXPECT_EQ(field(id, "state"), "(no row)");
@@ -209,7 +210,7 @@ TEST_F(ToolWork, AtTheDeadlineJobsAreHandedBackAtOnceAndCommandsEnd) {
   ASSERT_TRUE(comes_true([&] { return !read(path("pid")).empty(); }));
   const auto command = static_cast<pid_t>(std::stoi(read(path("pid"))));
   tool.signal(SIGINT);
-  const ToolResult result = tool.wait(10s);
+  const ToolResult result = tool.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(field(id, "state"), "pending");
   EXPECT_EQ(field(id, "handbacks"), "1");
@@ -226,12 +227,14 @@ TEST_F(ToolWork, ASecondSignalIsTheDeadline) {
   ASSERT_TRUE(comes_true([&] { return !read(path("pid")).empty(); }));
   const auto command = static_cast<pid_t>(std::stoi(read(path("pid"))));
   tool.signal(SIGTERM);
+  // Two at once may be one.
+  ASSERT_TRUE(comes_true([&] { return tool.err().find("stopping") != std::string::npos; })) << tool.err();
   std::this_thread::sleep_for(300ms);
   EXPECT_TRUE(alive(command));
   const auto second = std::chrono::steady_clock::now();
   tool.signal(SIGTERM);
-  const ToolResult result = tool.wait(10s);
-  EXPECT_LT(std::chrono::steady_clock::now() - second, 2s);
+  const ToolResult result = tool.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - second, bound(2s));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(field(id, "state"), "pending");
   EXPECT_FALSE(alive(command));
@@ -245,7 +248,7 @@ TEST_F(ToolWork, CommandsDoNotOutliveAKilledTool) {
   const auto command = static_cast<pid_t>(std::stoi(read(path("pid"))));
   first.signal(SIGKILL);
   EXPECT_EQ(first.wait().exit_code, 128 + SIGKILL);
-  EXPECT_TRUE(comes_true([&] { return !alive(command); }, 2s));
+  EXPECT_TRUE(comes_true([&] { return !alive(command); }));
   // The job comes back by its lease, to whoever works next.
   const ToolResult second = work("printf %s \"$EMQ_ATTEMPT\"", {"--lease", "1s"});
   EXPECT_EQ(second.exit_code, 0) << second.err;
@@ -263,7 +266,7 @@ TEST_F(ToolWork, AnotherProcessTakesOverFromAKilledOne) {
   first.signal(SIGKILL);
   const auto start = std::chrono::steady_clock::now();
   const ToolResult second = work("cat; echo", {"--lease", "1s", "--concurrency", "4"});
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, bound(5s));
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(counts().completed, 20);
   EXPECT_EQ(std::ranges::count(second.out, '\n'), 20);
@@ -281,11 +284,11 @@ TEST_F(ToolWork, ALostLeaseStopsTheCommand) {
   const ToolResult other = work("printf %s \"$EMQ_ATTEMPT\"", {"--lease", "1s"});
   EXPECT_EQ(other.exit_code, 0) << other.err;
   EXPECT_EQ(other.out, "2");
-  EXPECT_TRUE(comes_true([&] { return !alive(command); }, 5s));
+  EXPECT_TRUE(comes_true([&] { return !alive(command); }));
   proxy.release();
   EXPECT_TRUE(comes_true([&] { return cut_off.err().find("lease lost") != std::string::npos; }));
   cut_off.signal(SIGTERM);
-  EXPECT_EQ(cut_off.wait(10s).exit_code, 0) << cut_off.err();
+  EXPECT_EQ(cut_off.wait().exit_code, 0) << cut_off.err();
   EXPECT_EQ(counts().completed, 1);
   EXPECT_EQ(field(id, "state"), "(no row)");
 }
@@ -300,7 +303,7 @@ TEST_F(ToolWork, SurvivesARestartOfTheServer) {
   ASSERT_TRUE(comes_true([&] { return queue().enqueue("after").get().has_value(); }));
   EXPECT_TRUE(comes_true([&] { return tool.out().starts_with("before after"); }));
   tool.signal(SIGTERM);
-  EXPECT_EQ(tool.wait(10s).exit_code, 0) << tool.err();
+  EXPECT_EQ(tool.wait().exit_code, 0) << tool.err();
 }
 
 TEST_F(ToolWork, DrainWaitsForWhatIsScheduled) {
@@ -314,7 +317,7 @@ TEST_F(ToolWork, DrainOfAnEmptyQueueEndsAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   const ToolResult result = work("true");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, bound(3s));
 }
 
 TEST_F(ToolWork, BadOptionsAreUsageErrors) {

@@ -32,7 +32,7 @@ TEST_F(WorkerCases, AfterACutLinkAnotherWorkerHasTheJobWhenItsShortLeaseEnds) {
   Proxy proxy(server_->tcp_url());
   Client far = open(proxy.url());
   WorkerOptions options = quick_options();
-  options.lease = 500ms;
+  options.lease = 1s;
   options.sweep_period = 200ms;
   // The first worker's run may be left behind at the end.
   struct Run {
@@ -55,7 +55,7 @@ TEST_F(WorkerCases, AfterACutLinkAnotherWorkerHasTheJobWhenItsShortLeaseEnds) {
       },
       options);
   ASSERT_TRUE(eventually([&] { return run->begun == 1; }));
-  std::this_thread::sleep_for(1500ms);  // three leases
+  std::this_thread::sleep_for(3s);  // three leases
   EXPECT_EQ(state(id), JobState::active);
   EXPECT_EQ(lost, 0);
 
@@ -72,10 +72,10 @@ TEST_F(WorkerCases, AfterACutLinkAnotherWorkerHasTheJobWhenItsShortLeaseEnds) {
   proxy.refuse_new(true);
   proxy.cut();
   const auto cut = Clock::now();
-  ASSERT_TRUE(eventually([&] { return again != 0; }, 5s));
+  ASSERT_TRUE(eventually([&] { return again != 0; }));
   const double waited = milliseconds(Clock::time_point(Clock::duration(again)) - cut);
   std::printf("begun again %.0f ms after the cut\n", waited);
-  EXPECT_LE(waited, 500 + 200 + 300);
+  EXPECT_LE(waited, 1000 + 200 + static_cast<double>(bound(300ms).count()));
   EXPECT_TRUE(eventually([&] { return lost == 1; }));
   run->over = true;
   EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
@@ -85,7 +85,7 @@ TEST_F(WorkerCases, AfterACutLinkAnotherWorkerHasTheJobWhenItsShortLeaseEnds) {
 // of the usual beat is 360 beats; here they pass in some seconds, and the connection's heartbeats with them.
 TEST_F(WorkerCases, ADelayedJobBeginsWhenItIsDueAfterALongIdleTime) {
   ClientOptions how;
-  how.heartbeat = 20ms;
+  how.heartbeat = 100ms;  // one that is not answered in that time cuts the connection
   Client idle = open({}, how);
   WorkerOptions options = quick_options();
   options.beat = 10ms;
@@ -113,7 +113,7 @@ TEST_F(WorkerCases, ADelayedJobBeginsWhenItIsDueAfterALongIdleTime) {
     if (late <= 20)
       break;
   }
-  EXPECT_LE(late, 20);
+  EXPECT_LE(late, static_cast<double>(bound(20ms).count()));
   EXPECT_EQ(worker.stats().errors, 0U);
 }
 
@@ -145,7 +145,7 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
   std::sort(bites.begin(), bites.end());
   std::printf("a bite of 100: median %lld us, longest %lld us\n", static_cast<long long>(bites[bites.size() / 2]),
               static_cast<long long>(bites.back()));
-  EXPECT_LE(bites[bites.size() / 2], 1000);
+  EXPECT_LE(bites[bites.size() / 2], 1'000 * bound(1ms).count());
 
   // The same worker process serves both queues, so that their calls meet.
   std::atomic<std::int64_t> other_begun{0};
@@ -208,8 +208,9 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
               waits[waits.size() / 2], waits.back(), ping, calls.size(),
               static_cast<long long>(calls[calls.size() * 9 / 10]));
   // Of a hundred jobs each, which are promoted, or settled and claimed: about a millisecond on a machine at rest.
-  EXPECT_LE(calls[calls.size() * 9 / 10], 5'000);
-  EXPECT_LE(waits[waits.size() / 2], 20) << "a PING took " << ping << " ms at the same time";
+  EXPECT_LE(calls[calls.size() * 9 / 10], 1'000 * bound(5ms).count());
+  EXPECT_LE(waits[waits.size() / 2], static_cast<double>(bound(20ms).count()))
+      << "a PING took " << ping << " ms at the same time";
   ASSERT_LT(old_done, kDue) << "it was over too soon to show anything";
   enqueue("newer", {.in = 0ms});
   ASSERT_TRUE(eventually([&] { return newer_at >= 0; }, 60s));
@@ -277,7 +278,7 @@ TEST_F(WorkerCases, TenThousandWaitsOnNoOpsAllReturnAndNobodyPolls) {
               wait, ping, commands);
   EXPECT_LE(commands, 3.1) << "the admission, and one look before and one after the end";
   // Five milliseconds; on a busy machine what ten round trips take, for a wait is an admission, a wake, a settle and a look.
-  EXPECT_LE(wait, std::max(5.0, 10 * ping));
+  EXPECT_LE(wait, std::max(static_cast<double>(bound(5ms).count()), 10 * ping));
 }
 
 // CASES 4: what a forced stop hands back is not held against the job: with one attempt only it is run again and again, and

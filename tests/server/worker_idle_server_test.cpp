@@ -40,7 +40,7 @@ class WorkerIdle : public WorkerTest {
     const auto percentile = [&](double p) { return times[static_cast<std::size_t>(p * double(times.size() - 1))]; };
     std::printf("%s: p50 %.0f us, p90 %.0f us, p99 %.0f us, max %.0f us\n", what, percentile(0.5), percentile(0.9),
                 percentile(0.99), times.back());
-    EXPECT_LE(percentile(0.99), 50'000);
+    EXPECT_LE(percentile(0.99), 1'000 * static_cast<double>(bound(50ms).count()));
   }
 };
 
@@ -53,14 +53,12 @@ TEST_F(WorkerIdle, BeginsALaneJobAtOnceThoughItsBeatIsThirtySeconds) {
 }
 
 TEST_F(WorkerIdle, EachOfSeveralJobsWakesAWorker) {
-  std::atomic<int> running{0}, most{0};
+  // Nobody ends before all are there: a worker that is not woken sleeps for half a minute.
+  std::atomic<int> running{0};
+  std::atomic<bool> go{false};
   const auto handler = [&](Job&) {
-    const int now = ++running;
-    int seen = most;
-    while (seen < now && !most.compare_exchange_weak(seen, now)) {
-    }
-    std::this_thread::sleep_for(500ms);
-    --running;
+    ++running;
+    EXPECT_TRUE(eventually([&] { return go.load(); }, 20s));
     return Done();
   };
   std::vector<Client> clients;
@@ -72,19 +70,18 @@ TEST_F(WorkerIdle, EachOfSeveralJobsWakesAWorker) {
   ASSERT_TRUE(eventually([&] { return parked(4); }));
   for (int i = 0; i < 4; ++i)
     enqueue();
-  EXPECT_TRUE(eventually([&] { return most == 4; }, 450ms)) << most;
+  EXPECT_TRUE(eventually([&] { return running == 4; })) << running;
+  go = true;
 }
 
 TEST_F(WorkerIdle, ABatchIntoOneLaneWakesMoreThanOneWorker) {
   // A lane that is already on the ring pushes no further token: whoever is full passes it on.
-  std::atomic<int> running{0}, most{0};
+  // Nobody ends before all are there: a worker that is not woken sleeps for half a minute.
+  std::atomic<int> running{0};
+  std::atomic<bool> go{false};
   const auto handler = [&](Job&) {
-    const int now = ++running;
-    int seen = most;
-    while (seen < now && !most.compare_exchange_weak(seen, now)) {
-    }
-    std::this_thread::sleep_for(500ms);
-    --running;
+    ++running;
+    EXPECT_TRUE(eventually([&] { return go.load(); }, 20s));
     return Done();
   };
   Client other = open();
@@ -93,7 +90,8 @@ TEST_F(WorkerIdle, ABatchIntoOneLaneWakesMoreThanOneWorker) {
   const LaneId tenant = lane();
   for (int i = 0; i < 3; ++i)
     enqueue("x", {.lane = tenant});
-  EXPECT_TRUE(eventually([&] { return most == 3; }, 450ms)) << most;
+  EXPECT_TRUE(eventually([&] { return running == 3; })) << running;
+  go = true;
 }
 
 TEST_F(WorkerIdle, ADelayedJobBeginsWhenItIsDue) {
@@ -112,7 +110,7 @@ TEST_F(WorkerIdle, ADelayedJobBeginsWhenItIsDue) {
   const double late = static_cast<double>(begun - due.time_since_epoch().count()) / 1e6;
   std::printf("begun %.1f ms after it was due\n", late);
   EXPECT_GE(late, -1.0);
-  EXPECT_LE(late, 20.0 + 30.0) << "20 ms is the aim; the rest is for a busy machine";
+  EXPECT_LE(late, static_cast<double>(bound(50ms).count())) << "20 ms is the aim; the rest is for a busy machine";
 }
 
 // Case 30: a delayed job slept until another job woke the worker, or long after a reconnect.
@@ -132,10 +130,10 @@ TEST_F(WorkerIdle, ADelayedJobBeginsWhenItIsDueThoughTheLinkWasCutMeanwhile) {
   proxy.cut();
   std::this_thread::sleep_for(1s);
   proxy.refuse_new(false);
-  ASSERT_TRUE(eventually([&] { return begun != 0; }, 5s));
+  ASSERT_TRUE(eventually([&] { return begun != 0; }));
   const double late = static_cast<double>(begun - due.time_since_epoch().count()) / 1e6;
   std::printf("begun %.1f ms after it was due\n", late);
-  EXPECT_LE(late, 20.0 + 30.0);
+  EXPECT_LE(late, static_cast<double>(bound(50ms).count()));
   EXPECT_GE(late, -1.0);
 }
 
@@ -150,7 +148,7 @@ TEST_F(WorkerIdle, AJobEnqueuedWhileTheLinkWasDownIsFoundAfterTheReconnect) {
   enqueue();
   std::this_thread::sleep_for(200ms);
   proxy.refuse_new(false);
-  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }, 5s));
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
 }
 
 TEST_F(WorkerIdle, APausedQueueGivesNothingAndAResumeIsNoticedAtOnce) {
@@ -163,7 +161,7 @@ TEST_F(WorkerIdle, APausedQueueGivesNothingAndAResumeIsNoticedAtOnce) {
   EXPECT_EQ(counts().completed, 0);
   EXPECT_EQ(worker.stats().claimed, 0U);
   ASSERT_TRUE(queue_->resume().get());
-  EXPECT_TRUE(eventually([&] { return counts().completed == 2; }, 2s));
+  EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
 }
 
 TEST_F(WorkerIdle, AResumeByAPeerThatPushesNoTokenIsNoticedAtTheBeat) {
@@ -175,7 +173,7 @@ TEST_F(WorkerIdle, AResumeByAPeerThatPushesNoTokenIsNoticedAtTheBeat) {
   std::this_thread::sleep_for(300ms);
   EXPECT_EQ(counts().completed, 0);
   ASSERT_TRUE(client_->command("HDEL", "emq:{work}:meta", "paused").get());
-  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }, 2s));
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
 }
 
 // Case 21: "UNBLOCKED ... instance state changed" ended the loop.

@@ -34,12 +34,12 @@ class WorkerLease : public WorkerTest {
 
 TEST_F(WorkerLease, AJobOfManyLeasesRunsOnceWhileOthersSweep) {
   WorkerOptions options = quick_options(4);
-  options.lease = 300ms;
+  options.lease = 1s;
   options.sweep_period = 50ms;
   std::atomic<int> runs{0};
   const auto handler = [&](Job& job) {
     ++runs;
-    EXPECT_TRUE(sleep_or_stop(job, 1500ms));
+    EXPECT_TRUE(sleep_or_stop(job, 4s));
     return Done();
   };
   for (int i = 0; i < 4; ++i)
@@ -91,6 +91,11 @@ TEST_F(WorkerLease, ADoneJobWhoseAnswerIsLostIsNeverToldAsRefused) {
   EXPECT_EQ(worker.stats().settles_refused, 0U);
   EXPECT_GE(far.stats().outcomes_unknown, 1U);
   EXPECT_EQ(state(id), JobState::absent);
+  // A settle is counted before its callback is called.
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(mutex);
+    return verdicts.size() == 2;
+  }));
   const std::lock_guard lock(mutex);
   EXPECT_THAT(verdicts, ElementsAre("done", "done"));
 }
@@ -156,7 +161,7 @@ TEST_F(WorkerLease, ARunWhoseLinkWasHeldForThreeLeasesIsRefusedAndToldAtOnce) {
   EXPECT_EQ(runs_of_b, 1);
   EXPECT_EQ(counts().completed, 1);
   EXPECT_GE(run->told_after, 0) << "the handler is told before the link is back";
-  EXPECT_LE(run->told_after, 2500);
+  EXPECT_LE(run->told_after, 2000 + bound(500ms).count());
   EXPECT_TRUE(run->lease_lost);
   EXPECT_EQ(lost_calls, 1);
 
@@ -197,8 +202,8 @@ TEST_F(WorkerLease, ASettleThatHungLongerThanItsLeaseIsNotCountedAsDoneTwice) {
   proxy.hold();
   go = true;
   Worker b = start([](Job&) { return Done(); }, options);
-  ASSERT_TRUE(eventually([&] { return b.stats().completed == 1; }, 5s));
-  ASSERT_TRUE(eventually([&] { return a.stats().leases_lost == 1; }, 5s));
+  ASSERT_TRUE(eventually([&] { return b.stats().completed == 1; }));
+  ASSERT_TRUE(eventually([&] { return a.stats().leases_lost == 1; }));
   std::this_thread::sleep_for(1s);
   proxy.cut();
   proxy.release();
@@ -240,13 +245,16 @@ TEST_F(WorkerLease, ALateSettleIsAcceptedWhileNobodyElseHoldsTheJob) {
       },
       options);
   ASSERT_TRUE(eventually([&] { return begun.load(); }));
-  // As a reaper does it; with the queue paused nobody claims it again.
+  // As a reaper does it, in one step; with the queue paused nobody claims it again.
   ASSERT_TRUE(queue_->pause().get());
   const std::string text(id.text());
-  ASSERT_TRUE(client_->command("ZREM", "emq:{work}:active", text).get());
-  ASSERT_TRUE(client_->command("ZADD", "emq:{work}:pending", "0", text).get());
-  ASSERT_TRUE(client_->command("HSET", "emq:{work}:job:" + text, "state", "pending").get());
-  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }, 2s));
+  const std::string row = "emq:{work}:job:" + text;
+  const std::string_view zrem[] = {"ZREM", "emq:{work}:active", text};
+  const std::string_view zadd[] = {"ZADD", "emq:{work}:pending", "0", text};
+  const std::string_view hset[] = {"HSET", row, "state", "pending"};
+  const CommandParts reaped[] = {zrem, zadd, hset};
+  ASSERT_TRUE(client_->transaction(reaped).get());
+  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }));
   EXPECT_EQ(worker.stats().leases_lost, 1U);
   EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
   EXPECT_EQ(worker.stats().settles_refused, 0U);
@@ -289,7 +297,7 @@ TEST_F(WorkerLease, ASettleWaitsForTheLinkWhileTheLeaseLasts) {
   client_options.deadline = 300ms;
   Client far = open(proxy.url(), client_options);
   WorkerOptions options = quick_options();
-  options.lease = 5s;
+  options.lease = 10s;
   std::atomic<bool> begun{false}, go{false};
   enqueue();
   Worker worker = start_on(
@@ -308,7 +316,7 @@ TEST_F(WorkerLease, ASettleWaitsForTheLinkWhileTheLeaseLasts) {
   std::this_thread::sleep_for(1500ms);
   EXPECT_EQ(counts().completed, 0);
   proxy.refuse_new(false);
-  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }, 5s));
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
   EXPECT_EQ(counts().completed, 1);
   EXPECT_EQ(worker.stats().leases_lost, 0U);
 }
@@ -316,7 +324,7 @@ TEST_F(WorkerLease, ASettleWaitsForTheLinkWhileTheLeaseLasts) {
 // Case 13: jobs delayed for longer than the lease were delivered again and again, to all workers.
 TEST_F(WorkerLease, AJobDelayedByFiveLeasesRunsOnceAmongTwentyWorkers) {
   WorkerOptions options = quick_options();
-  options.lease = 300ms;
+  options.lease = 800ms;
   options.sweep_period = 100ms;
   options.beat = 500ms;
   std::atomic<int> runs{0};
@@ -329,11 +337,11 @@ TEST_F(WorkerLease, AJobDelayedByFiveLeasesRunsOnceAmongTwentyWorkers) {
         },
         options));
   }
-  enqueue("x", {.in = 1500ms});
-  ASSERT_TRUE(eventually([&] { return runs > 0; }, 5s));
-  std::this_thread::sleep_for(600ms);
+  enqueue("x", {.in = 4s});
+  ASSERT_TRUE(eventually([&] { return runs > 0; }, 20s));
+  std::this_thread::sleep_for(1500ms);  // nearly two leases
   EXPECT_EQ(runs, 1);
-  EXPECT_EQ(counts().completed, 1);
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
 }
 
 TEST_F(WorkerLease, ExpiredLeasesOfOthersAreRecoveredAndCountedAsStalled) {
@@ -346,7 +354,7 @@ TEST_F(WorkerLease, ExpiredLeasesOfOthersAreRecoveredAndCountedAsStalled) {
     stalled = field(job.id(), "stalled");
     return Done();
   });
-  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1; }, 3s));
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
   worker.stop();  // its threads are joined: what they wrote may be read
   EXPECT_EQ(attempt, 2U);
   EXPECT_EQ(stalled, "1");
@@ -359,8 +367,9 @@ TEST_F(WorkerLease, MoreExpiredLeasesThanOneBiteAreRecoveredInOneSpell) {
   for (int i = 0; i < 350; ++i)
     ASSERT_TRUE(queue_->claim({.lease = 1ms, .deadline = {}}).get().value());
   Worker worker = start([&](Job&) { return Done(); }, quick_options(8));
-  ASSERT_TRUE(eventually([&] { return counts().completed == 350; }, 5s));
-  EXPECT_EQ(worker.stats().recovered, 350U);
+  ASSERT_TRUE(eventually([&] { return counts().completed == 350; }));
+  // A claim that rides may bring the jobs before the sweep's own answer is here.
+  EXPECT_TRUE(eventually([&] { return worker.stats().recovered == 350; })) << worker.stats().recovered;
 }
 
 }  // namespace

@@ -78,15 +78,16 @@ TEST_F(WorkerLimit, AHandlerThatDoesNotStopLeavesItsSlotAndItsJobFails) {
         }
         return Done();
       },
-      limited(50ms));
+      limited(500ms));
   ASSERT_TRUE(eventually([&] { return state(stuck) == JobState::dead; }));
-  EXPECT_THAT(field(stuck, "last_error"), HasSubstr("timed out after 50ms"));
+  EXPECT_THAT(field(stuck, "last_error"), HasSubstr("timed out after 500ms"));
   EXPECT_EQ(worker.stats().leaked, 1U);
   EXPECT_TRUE(worker.stats().healthy);
   enqueue("other");
   EXPECT_TRUE(eventually([&] { return runs->others == 1; })) << "the slot is free again";
   runs->go = true;
   EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
   EXPECT_EQ(counts().completed, 1) << "what the leaked run returned counts for nothing";
 }
 
@@ -127,7 +128,7 @@ TEST_F(WorkerLimit, ACancelledRunIsStoppedAndEndsAsDead) {
   worker.cancel(id);
   ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
   EXPECT_EQ(field(id, "last_error"), "cancelled");
-  EXPECT_EQ(worker.stats().cancelled, 1U);
+  EXPECT_TRUE(eventually([&] { return worker.stats().cancelled == 1; }));
 }
 
 TEST_F(WorkerLimit, ACancelledRunThatIsDoneAllTheSameIsDone) {
@@ -167,7 +168,7 @@ TEST_F(WorkerLimit, ErrorsThatAreNotWorthAnotherRunEndTheJob) {
 
 TEST_F(WorkerLimit, AHandlerMayKeepItsLeaseLongerThanTheWorkerDoes) {
   WorkerOptions options = quick_options();
-  options.lease = 300ms;
+  options.lease = 1s;
   std::atomic<bool> extended{false}, go{false};
   const JobId id = enqueue();
   Worker worker = start(
@@ -181,7 +182,7 @@ TEST_F(WorkerLimit, AHandlerMayKeepItsLeaseLongerThanTheWorkerDoes) {
       },
       options);
   ASSERT_TRUE(eventually([&] { return extended.load(); }));
-  std::this_thread::sleep_for(500ms);  // a few renewals would have come
+  std::this_thread::sleep_for(1500ms);  // a few renewals would have come
   const Value score = client_->command("ZSCORE", "emq:{work}:active", id.text()).get().value();
   const auto now = std::chrono::duration<double, std::milli>(std::chrono::system_clock::now().time_since_epoch());
   EXPECT_GT(score.as_double().value_or(0) - now.count(), 50'000);
@@ -248,7 +249,7 @@ TEST_F(WorkerLimit, AHandlerThatHangsAfterItsLeaseWasLostLeavesItsSlotToo) {
   ASSERT_TRUE(queue_->remove(stuck).get());  // the next renewal says that it is gone
   enqueue("other");
   EXPECT_TRUE(eventually([&] { return runs->others == 1; }));
-  EXPECT_EQ(worker.stats().leaked, 1U);
+  EXPECT_GE(worker.stats().leaked, 1U);
   runs->go = true;
   EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
 }
@@ -258,7 +259,7 @@ TEST_F(WorkerLimit, AJobThatNobodyCanReadHoldsUpNoOthers) {
       client_->command("HSET", "emq:{work}:job:JOBx", "state", "pending", "attempts", "0", "payload", "x").get());
   ASSERT_TRUE(client_->command("ZADD", "emq:{work}:pending", "0", "JOBx").get());
   WorkerOptions options = quick_options();
-  options.lease = 300ms;
+  options.lease = 1s;
   options.sweep_period = 50ms;
   options.max_stalled = 2;
   for (int i = 0; i < 20; ++i)
@@ -298,7 +299,7 @@ TEST_F(WorkerAsync, AThousandCoroutinesWaitOnAFewThreads) {
       },
       options);
   ASSERT_TRUE(worker) << worker.error().message();
-  EXPECT_TRUE(eventually([&] { return counts().completed == kJobs; }, 30s));
+  EXPECT_TRUE(eventually([&] { return counts().completed == kJobs; }, 60s));
   EXPECT_GT(most, 500);
 }
 
@@ -354,14 +355,14 @@ TEST_F(WorkerPrefetch, WhatWaitsBehindASlowJobGoesBackToOthers) {
         return Done();
       },
       options);
-  ASSERT_TRUE(eventually([&] { return slow.load(); }));
+  ASSERT_TRUE(eventually([&] { return slow.load(); }, 30s));
   ASSERT_TRUE(eventually([&] { return counts().active == 1; })) << counts().active << " are held";
   std::atomic<int> helped{0};
   Worker other = start([&](Job&) {
     ++helped;
     return Done();
   });
-  EXPECT_TRUE(eventually([&] { return quick + helped == 2100; }));
+  EXPECT_TRUE(eventually([&] { return quick + helped == 2100; }, 30s));
   EXPECT_EQ(helped, 100);
   go = true;
   EXPECT_TRUE(eventually([&] { return counts().completed == 2101; }));

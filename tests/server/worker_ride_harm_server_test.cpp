@@ -116,7 +116,7 @@ TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   const auto gate = std::make_shared<Gate>();
   WorkerOptions options = riding();
   options.concurrency = 2;
-  options.timeout = 300ms;
+  options.timeout = 2s;  // time to be seen parked beside the run
   options.stop_patience = 50ms;
   options.max_leaked = 1;
   options.max_attempts = 1;
@@ -132,7 +132,7 @@ TEST_F(WorkerRideHarm, ASickWorkerClaimsNothingMore) {
   ASSERT_TRUE(eventually([&] { return gate->runs == 1; }));
   ASSERT_TRUE(eventually([&] { return parked(1) && blocked(); }));
   ASSERT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
-  EXPECT_FALSE(worker.stats().healthy);
+  EXPECT_TRUE(eventually([&] { return !worker.stats().healthy; }));
   // It leaves its parking place; what its claim there is given before it has left is run.
   ASSERT_TRUE(eventually([&] { return parked(0) && blocked(0); }));
   const JobId id = enqueue();
@@ -167,7 +167,7 @@ TEST_F(WorkerRideHarm, AServerThatBecameAReplicaIsNotAskedWithoutEnd) {
   EXPECT_LT(took, 200);
   (void)client_->command("REPLICAOF", "NO", "ONE").get().value();
   const JobId id = enqueue();
-  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }, 3s));
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
 }
 
 TEST_F(WorkerRideHarm, AWakeKeyThatIsNoListKeepsNobodyBusy) {
@@ -288,11 +288,11 @@ TEST_F(WorkerRideHarm, AWorkerThatStopsLeavesADueJobToOneThatStays) {
   Worker one = start(handler, riding());
   Worker two = start_on(other.queue("work"), handler, riding());
   ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
-  ASSERT_TRUE(queue_->enqueue_in("x", 500ms).get());
-  ASSERT_TRUE(eventually([&] { return one.stats().wakes + two.stats().wakes == 1; }));
+  ASSERT_TRUE(queue_->enqueue_in("x", 1s).get());
+  ASSERT_TRUE(eventually([&] { return one.stats().wakes + two.stats().wakes >= 1; }));
   ASSERT_TRUE(eventually([&] { return parked(2) && blocked(2); }));
-  (void)(one.stats().wakes == 1 ? one : two).stop();
-  EXPECT_TRUE(eventually([&] { return runs == 1; }, 1500ms));
+  (void)(one.stats().wakes > 0 ? one : two).stop();
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 2s));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class WorkerSoak : public WorkerTest {
   static constexpr std::size_t kClients = 4;
   static constexpr std::size_t kWorkers = 8;
   /// A worker whose slots are taken looks for due jobs every quarter of a second; the rest is for a busy machine.
-  static constexpr auto kLatest = 1s;
+  static constexpr auto kLatest = bound(1s);
 
   /// When each run began, by the payload. Shared with the handlers.
   struct Begun {

@@ -30,14 +30,14 @@ class WorkerStop : public WorkerTest {
 // Case 3: a handler that throws while close() is running left its job in active.
 TEST_F(WorkerStop, AHandlerOfThreeLeasesThatThrowsWhileStoppingLeavesNothingActive) {
   WorkerOptions options = quick_options();
-  options.lease = 500ms;
+  options.lease = 1s;
   options.backoff = Backoff::fixed(1h);
   std::atomic<bool> begun{false};
   const JobId id = enqueue();
   Worker worker = start(
       [&](Job& job) -> Outcome {
         begun = true;
-        std::this_thread::sleep_for(3 * 500ms);
+        std::this_thread::sleep_for(3 * 1s);
         EXPECT_FALSE(job.stop_token().stop_requested());
         throw std::runtime_error("at the end");
       },
@@ -69,7 +69,7 @@ TEST_F(WorkerStop, AForcedStopHandsFiftyRunningJobsBackAtOnce) {
   ASSERT_TRUE(eventually([&] { return running == 50; }));
   const auto start_of_stop = std::chrono::steady_clock::now();
   const StopReport report = worker.stop(0ms);
-  EXPECT_LT(since(start_of_stop), 1s);
+  EXPECT_LT(since(start_of_stop), bound(1s));
   EXPECT_EQ(report.handed_back, 50U);
   EXPECT_EQ(report.unsettled, 0U);
   EXPECT_EQ(report.leaked, 0U);
@@ -135,11 +135,21 @@ TEST_F(WorkerStop, AfterAPoliteCloseAnotherWorkerHasTheJobAtOnceThoughTheLeaseIs
 
 TEST_F(WorkerStop, RunsThatEndWithinTheDeadlineAreFinishedAndNothingNewIsClaimed) {
   std::atomic<int> begun{0};
+  std::atomic<bool> stopping{false};
+  ClientOptions telling;
+  telling.log = [&](LogLevel, std::string_view event, std::span<const LogField>) {
+    if (event == "worker_stopping")
+      stopping = true;
+  };
+  Client client = open({}, std::move(telling));
   for (int i = 0; i < 20; ++i)
     enqueue();
-  Worker worker = start(
+  Worker worker = start_on(
+      client.queue("work"),
       [&](Job&) {
         ++begun;
+        // One that ends before the stop has begun makes room for another.
+        EXPECT_TRUE(eventually([&] { return stopping.load(); }));
         std::this_thread::sleep_for(300ms);
         return Done();
       },
@@ -202,7 +212,7 @@ TEST_F(WorkerStop, AHandlerThatNeverReturnsIsLeftBehindAndTheProcessGoesOn) {
   ASSERT_TRUE(eventually([&] { return begun.load(); }));
   const auto start_of_stop = std::chrono::steady_clock::now();
   const StopReport report = worker->stop(50ms);
-  EXPECT_LT(since(start_of_stop), 2s);
+  EXPECT_LT(since(start_of_stop), bound(2s));
   EXPECT_EQ(report.leaked, 1U);
   EXPECT_EQ(report.handed_back, 1U);
   EXPECT_EQ(worker->stats().leaked, 1U);
@@ -264,7 +274,7 @@ TEST_F(WorkerStop, StopFromACallbackOfTheWorkerOrTheClientDoesNotDeadlock) {
     second.stop(1s);
     called.set_value();
   });
-  EXPECT_EQ(called.get_future().wait_for(5s), std::future_status::ready);
+  EXPECT_EQ(called.get_future().wait_for(10s), std::future_status::ready);
   second.stop();
 }
 
@@ -330,7 +340,7 @@ TEST_F(WorkerStop, WithoutAServerTheStopEndsAndSaysWhatIsLeftToItsLease) {
   proxy.cut();
   const auto start_of_stop = std::chrono::steady_clock::now();
   const StopReport report = worker.stop(200ms);
-  EXPECT_LT(since(start_of_stop), 5s);
+  EXPECT_LT(since(start_of_stop), bound(5s));
   EXPECT_EQ(report.unsettled, 1U);
   EXPECT_EQ(report.handed_back, 0U);
   EXPECT_EQ(counts().active, 1);
@@ -348,7 +358,7 @@ TEST_F(WorkerStop, AfterTheClientIsClosedTheWorkerStillStops) {
   second.close();
   const auto start_of_stop = std::chrono::steady_clock::now();
   EXPECT_EQ(worker.stop(100ms).unsettled, 1U);
-  EXPECT_LT(since(start_of_stop), 3s);
+  EXPECT_LT(since(start_of_stop), bound(3s));
 }
 
 TEST_F(WorkerStop, AnIdleWorkerStopsAtOnce) {
@@ -356,7 +366,7 @@ TEST_F(WorkerStop, AnIdleWorkerStopsAtOnce) {
   ASSERT_TRUE(eventually([&] { return parked(1); }));
   const auto start_of_stop = std::chrono::steady_clock::now();
   worker.stop();
-  EXPECT_LT(since(start_of_stop), 500ms);
+  EXPECT_LT(since(start_of_stop), bound(500ms));
 }
 
 TEST_F(WorkerStop, ManyStartsAndStopsUnderLoadLoseNothing) {

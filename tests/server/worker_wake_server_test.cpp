@@ -131,7 +131,8 @@ class Begun {
 
 class WorkerWake : public WorkerTest {
  protected:
-  static constexpr double kLongest = 50;       // ms, from the server's acknowledgement to the handler
+  /// Of milliseconds, from the server's acknowledgement to the handler.
+  static constexpr double kLongest = static_cast<double>(bound(50ms).count());
   static constexpr double kControlLate = 5;    // ms: then the machine was busy with others; at rest it is below one
   static constexpr std::size_t kRound = 1000;  // enqueues that are judged together
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -18,14 +19,16 @@
 #include "echomq/queue.hpp"
 #include "echomq/testing/private_server.hpp"
 #include "echomq/worker.hpp"
+#include "support/bounds.hpp"
 
 namespace echomq::test {
 
 using namespace std::chrono_literals;
 
-/// Looks every two milliseconds whether `holds()`, for `limit` at most.
+/// Looks every two milliseconds whether `holds()`, for `limit` at most. A limit of one's own is a claim, and a bound as any
+/// other.
 [[nodiscard]] inline bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 10s) {
-  const auto until = std::chrono::steady_clock::now() + limit;
+  const auto until = std::chrono::steady_clock::now() + (limit < 10s ? std::min(bound(limit), 10'000ms) : limit);
   while (!holds()) {
     if (std::chrono::steady_clock::now() > until)
       return holds();
