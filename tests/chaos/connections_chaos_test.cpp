@@ -18,7 +18,7 @@ class Connections : public WireChaos {
     return std::ranges::count(text, '\n');
   }
   [[nodiscard]] bool comes_back_to(std::int64_t number) {
-    for (int attempt = 0; attempt < 500; ++attempt) {
+    for (int attempt = 0; attempt < 2000; ++attempt) {
       if (connections() == number) {
         return true;
       }
@@ -68,10 +68,15 @@ TEST_F(Connections, TwoHundredWorkersShareFour) {
   {
     std::vector<Worker> workers;
     for (int number = 0; number < kQueues; ++number) {
-      auto worker = Worker::start(opened->queue(numbered("work", number)), [&done](Job&) {
-        ++done;
-        return Done();
-      });
+      WorkerOptions options;
+      options.beat = 5min;  // only a wake-up is quicker than the test
+      auto worker = Worker::start(
+          opened->queue(numbered("work", number)),
+          [&done](Job&) {
+            ++done;
+            return Done();
+          },
+          options);
       ASSERT_TRUE(worker) << worker.error().message();
       workers.push_back(*std::move(worker));
     }
@@ -81,7 +86,7 @@ TEST_F(Connections, TwoHundredWorkersShareFour) {
     for (int number = 0; number < kQueues; ++number) {
       ASSERT_TRUE(direct().queue(numbered("work", number)).enqueue("payload").get());
     }
-    for (int attempt = 0; attempt < 300 && done < kQueues; ++attempt) {
+    for (int attempt = 0; attempt < 3000 && done < kQueues; ++attempt) {
       std::this_thread::sleep_for(10ms);
     }
     EXPECT_EQ(done, kQueues);

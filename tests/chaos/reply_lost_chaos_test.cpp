@@ -214,7 +214,7 @@ class ReplySwallowed : public ReplyLost {
  protected:
   [[nodiscard]] ClientOptions client_options() const override {
     ClientOptions options = hasty();
-    options.heartbeat = 100ms;
+    options.heartbeat = 500ms;  // a link that is only slow stays
     return options;
   }
 };

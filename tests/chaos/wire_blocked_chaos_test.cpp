@@ -33,7 +33,7 @@ class Blocked : public WireChaos {
 
   // The CLIENT ID of the connection that is in BLPOP; waits for it.
   [[nodiscard]] std::string parked_connection() {
-    for (int attempt = 0; attempt < 500; ++attempt) {
+    for (int attempt = 0; attempt < 1000; ++attempt) {
       const Value list = ask("CLIENT", "LIST");
       const std::string text(list.as_text().value_or(""));
       for (std::size_t begin = 0; begin < text.size();) {
@@ -53,7 +53,7 @@ class Blocked : public WireChaos {
     const int before = done_;
     const auto admitted = direct().queue(name_).enqueue("payload").get();
     EXPECT_TRUE(admitted) << admitted.error().message();
-    for (int attempt = 0; attempt < 300; ++attempt) {
+    for (int attempt = 0; attempt < 1000; ++attempt) {
       if (done_ == before + 1) {
         return true;
       }

@@ -144,7 +144,7 @@ TEST_F(RandomFaults, CutsHoldsAndSwallowedBytes) {
 
 TEST_F(RandomFaults, TheServerIsKilledAndStartedAgain) {
   int kills = 0;
-  run_with(8s, [&] {
+  run_with(12s, [&] {
     std::this_thread::sleep_for(1200ms);
     server().kill();
     std::this_thread::sleep_for(100ms);

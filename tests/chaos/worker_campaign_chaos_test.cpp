@@ -281,10 +281,14 @@ TEST_F(WorkerCampaign, TwoHundredWorkersKilledInTheMiddleOfClaimsLeaveTheCeiling
   std::mt19937 random{5};
   std::deque<std::unique_ptr<ChildProgram>> workers;
   std::int64_t most = 0;
+  // What a process needs to come to its first claim: they die shortly before or after, each after five such pauses.
+  const auto begin = std::chrono::steady_clock::now();
+  workers.push_back(child());
+  ASSERT_TRUE(eventually([&] { return counts().active > 0; }, 60s));
+  const auto pause = static_cast<std::uint64_t>(std::max(since(begin), 50ms).count()) / 2;
   for (int kills = 0; kills < 200;) {
     workers.push_back(child());
-    // A process needs some milliseconds to come to its first claim; it dies shortly before or after.
-    std::this_thread::sleep_for(std::chrono::milliseconds{random() % 25});
+    std::this_thread::sleep_for(std::chrono::milliseconds{random() % pause});
     most = std::max(most, counts().active);
     if (workers.size() > 4) {
       workers.front()->kill();

@@ -95,9 +95,9 @@ TEST_F(WorkerKill, TheOtherWorkerHasAllJobsOfAKilledOneWithinLeaseAndSweep) {
   ASSERT_TRUE(eventually([&] { return parked(1); }));
   child.kill();
   const auto killed = std::chrono::steady_clock::now();
-  ASSERT_TRUE(eventually([&] { return counts().completed == 20; }, 10s));
+  ASSERT_TRUE(eventually([&] { return counts().completed == 20; }, 30s));
   std::printf("all 20 done %lld ms after the kill\n", static_cast<long long>(since(killed).count()));
-  EXPECT_LE(since(killed), 2s + 1s + 1s);
+  EXPECT_LE(since(killed), 2s + 1s + bound(1s));
   survivor.stop();
   EXPECT_EQ(runs.size(), 20U);
   for (const auto& [id, times] : runs)
@@ -143,7 +143,7 @@ TEST_F(WorkerKill, AKillIsNoAttemptOfTheJob) {
         return Retry("the one failure that it has");
       },
       once);
-  ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }, 10s));
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }, 30s));
   EXPECT_EQ(stalled, "1");
   EXPECT_EQ(field(id, "last_error"), "the one failure that it has");
 }
@@ -168,7 +168,7 @@ TEST_F(WorkerKill, AProcessStoppedForThreeLeasesIsRefusedAndLearnsItAtOnce) {
   // Its handler needs two seconds more, unless it is told.
   const auto continued = std::chrono::steady_clock::now();
   ASSERT_TRUE(eventually([&] { return verdicts().size() >= 2; }, 10s));
-  EXPECT_LE(since(continued), 1s);
+  EXPECT_LE(since(continued), bound(1s));
   EXPECT_EQ(verdicts()[0], "lost");
   EXPECT_NE(verdicts()[1].find("no such job"), std::string::npos) << verdicts()[1];
   EXPECT_EQ(runs, 1);

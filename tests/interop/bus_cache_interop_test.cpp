@@ -69,7 +69,7 @@ TEST_F(ExchangeTest, CacheValuesAndMessagesAreTheSameBytes) {
   told["version"] = version;
   EXPECT_EQ(ask("broadcast", told), ok(1));
   std::unique_lock lock(mutex);
-  EXPECT_TRUE(arrived.wait_for(lock, std::chrono::seconds(5), [&] { return !heard.empty(); }));
+  EXPECT_TRUE(arrived.wait_for(lock, std::chrono::seconds(20), [&] { return !heard.empty(); }));
   EXPECT_EQ(heard, "USR0NgWEfAE00A:USR0NgWEfAEJf1");
 }
 

@@ -162,14 +162,14 @@ TEST_F(ExchangeTest, EventsOfOneAreHeardByTheOther) {
   ASSERT_TRUE(subscription);
   const auto next = [&]() -> json::value {
     std::unique_lock lock(mutex);
-    if (!arrived.wait_for(lock, 5s, [&] { return !heard.empty(); }))
+    if (!arrived.wait_for(lock, 20s, [&] { return !heard.empty(); }))
       return "nothing";
     json::value message = json::parse(heard.front());
     heard.erase(heard.begin());
     return message;
   };
   ASSERT_EQ(ask("subscribe", {{"channel", "emq:{q}:events"}}), "ok");
-  const auto peer_hears = [&] { return json::parse(std::string(ask("message", {{"within_ms", 5000}}).as_string())); };
+  const auto peer_hears = [&] { return json::parse(std::string(ask("message", {{"within_ms", 20000}}).as_string())); };
 
   const JobId id = enqueued("x");
   const std::vector<std::pair<std::string_view, std::string_view>> extra = {{"worker", "a \"b\""}};

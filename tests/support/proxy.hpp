@@ -89,9 +89,9 @@ class Proxy {
   [[nodiscard]] ProxyCounters counters() const;
   /// Waits until the server has closed its side of every connection that clients no longer have: whatever it was asked on
   /// them is done. False when `limit` passed first.
-  [[nodiscard]] bool wait_drained(std::chrono::milliseconds limit = std::chrono::seconds{5}) const;
+  [[nodiscard]] bool wait_drained(std::chrono::milliseconds limit = std::chrono::seconds{10}) const;
   /// Waits until `counters().cut + swallowing` is at least `count`.
-  [[nodiscard]] bool wait_struck(std::uint64_t count, std::chrono::milliseconds limit = std::chrono::seconds{5}) const;
+  [[nodiscard]] bool wait_struck(std::uint64_t count, std::chrono::milliseconds limit = std::chrono::seconds{10}) const;
 
  private:
   class Loop;

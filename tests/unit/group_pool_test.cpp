@@ -37,7 +37,7 @@ TEST(GroupPool, ALaneRunsInOrderAlsoAcrossARetryAndHoldsNoOtherUp) {
   GroupPool pool(4, [&](PoolItem& one) -> std::optional<Milliseconds> {
     ran.add(one.delivery.entry);
     if (one.delivery.entry == "a1" && ++failures < 4)
-      return 20ms;
+      return 200ms;
     return std::nullopt;
   });
   pool.add("a", item("a1"));

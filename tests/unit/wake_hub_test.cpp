@@ -94,7 +94,7 @@ TEST_F(WakeHubTest, AClaimWhoseListHasMovedDoesNotHearThatTheClientIsClosed) {
   watch->park_with(claim.get(), 10s);
   moved_ = true;
   hub_->look_again();
-  ASSERT_TRUE(claim->wait(detail::Clock::now() + 5s));
+  ASSERT_TRUE(claim->wait(detail::Clock::now() + 10s));
   const Result<void> answer = claim->take();
   ASSERT_FALSE(answer);
   EXPECT_TRUE(answer.error().is(Errc::disconnected)) << answer.error().message();
@@ -104,13 +104,15 @@ TEST_F(WakeHubTest, AClaimWhoseListHasMovedDoesNotHearThatTheClientIsClosed) {
 TEST_F(WakeHubTest, AWorkerThatParksAnewBeforeTheHubHasHeardStaysParked) {
   const auto watch = hub_->watch("emq:{q}:wake", [] {});
   const auto first = make_claim();
-  watch->park_with(first.get(), 100ms);  // long enough to be sent in its first half
+  watch->park_with(first.get(), 1s);  // long enough to be sent in its first half
   ASSERT_TRUE(first->wait(detail::Clock::now() + 10s));
   EXPECT_FALSE(first->take());
   const auto second = make_claim();
   watch->park_with(second.get(), 10s);
   std::this_thread::sleep_for(50ms);
   target_.run();
+  for (int look = 0; look < 5000 && link_->pending() != 2; ++look)
+    std::this_thread::sleep_for(1ms);
   EXPECT_EQ(link_->pending(), 2U);  // a BLPOP, and the claim behind it
 }
 

@@ -132,7 +132,7 @@ TEST(HandlerPool, BlockingHandlersGetAThreadEach) {
   for (int i = 0; i < 16; ++i)
     jobs.push_back(job("x"));
   (*pool)->submit(jobs);
-  const auto until = Clock::now() + 5s;
+  const auto until = Clock::now() + 10s;
   while (inside < 16 && Clock::now() < until)
     std::this_thread::sleep_for(1ms);
   EXPECT_EQ(inside, 16);
