@@ -19,7 +19,7 @@ namespace echomq::test {
 namespace {
 
 /// A third of it, so long a claim rides. Under a sanitizer what must be done meanwhile may take longer.
-constexpr std::chrono::milliseconds kLease = kSanitized ? 9s : 3s;
+constexpr std::chrono::milliseconds kLease = kSanitized ? 6s : 3s;
 
 [[nodiscard]] WorkerOptions riding_options(std::uint32_t concurrency = 1) {
   WorkerOptions options = quick_options(concurrency);
