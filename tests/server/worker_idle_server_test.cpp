@@ -53,7 +53,7 @@ TEST_F(WorkerIdle, BeginsALaneJobAtOnceThoughItsBeatIsThirtySeconds) {
 }
 
 TEST_F(WorkerIdle, EachOfSeveralJobsWakesAWorker) {
-  // Nobody ends before all are there: a worker that is not woken sleeps for half a minute.
+  // Nobody ends before all are there.
   std::atomic<int> running{0};
   std::atomic<bool> go{false};
   const auto handler = [&](Job&) {
@@ -70,13 +70,13 @@ TEST_F(WorkerIdle, EachOfSeveralJobsWakesAWorker) {
   ASSERT_TRUE(eventually([&] { return parked(4); }));
   for (int i = 0; i < 4; ++i)
     enqueue();
-  EXPECT_TRUE(eventually([&] { return running == 4; })) << running;
+  EXPECT_TRUE(eventually([&] { return running == 4; }, 450ms)) << running;
   go = true;
 }
 
 TEST_F(WorkerIdle, ABatchIntoOneLaneWakesMoreThanOneWorker) {
   // A lane that is already on the ring pushes no further token: whoever is full passes it on.
-  // Nobody ends before all are there: a worker that is not woken sleeps for half a minute.
+  // Nobody ends before all are there.
   std::atomic<int> running{0};
   std::atomic<bool> go{false};
   const auto handler = [&](Job&) {
@@ -90,7 +90,7 @@ TEST_F(WorkerIdle, ABatchIntoOneLaneWakesMoreThanOneWorker) {
   const LaneId tenant = lane();
   for (int i = 0; i < 3; ++i)
     enqueue("x", {.lane = tenant});
-  EXPECT_TRUE(eventually([&] { return running == 3; })) << running;
+  EXPECT_TRUE(eventually([&] { return running == 3; }, 450ms)) << running;
   go = true;
 }
 
@@ -148,7 +148,7 @@ TEST_F(WorkerIdle, AJobEnqueuedWhileTheLinkWasDownIsFoundAfterTheReconnect) {
   enqueue();
   std::this_thread::sleep_for(200ms);
   proxy.refuse_new(false);
-  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }, 5s));
 }
 
 TEST_F(WorkerIdle, APausedQueueGivesNothingAndAResumeIsNoticedAtOnce) {
@@ -161,7 +161,7 @@ TEST_F(WorkerIdle, APausedQueueGivesNothingAndAResumeIsNoticedAtOnce) {
   EXPECT_EQ(counts().completed, 0);
   EXPECT_EQ(worker.stats().claimed, 0U);
   ASSERT_TRUE(queue_->resume().get());
-  EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
+  EXPECT_TRUE(eventually([&] { return counts().completed == 2; }, 2s));
 }
 
 TEST_F(WorkerIdle, AResumeByAPeerThatPushesNoTokenIsNoticedAtTheBeat) {
@@ -173,7 +173,7 @@ TEST_F(WorkerIdle, AResumeByAPeerThatPushesNoTokenIsNoticedAtTheBeat) {
   std::this_thread::sleep_for(300ms);
   EXPECT_EQ(counts().completed, 0);
   ASSERT_TRUE(client_->command("HDEL", "emq:{work}:meta", "paused").get());
-  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }, 2s));
 }
 
 // Case 21: "UNBLOCKED ... instance state changed" ended the loop.

@@ -164,7 +164,7 @@ TEST_F(WorkerLoad, DueJobsAndExpiredLeasesAreMovedUnderSteadyLoad) {
         return Done();
       },
       options);
-  EXPECT_TRUE(eventually([&] { return due && stalled; }));
+  EXPECT_TRUE(eventually([&] { return due && stalled; }, 3s));
   EXPECT_GE(counts().pending, 40);
   feed = false;
 }

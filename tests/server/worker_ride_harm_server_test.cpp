@@ -167,7 +167,7 @@ TEST_F(WorkerRideHarm, AServerThatBecameAReplicaIsNotAskedWithoutEnd) {
   EXPECT_LT(took, 200);
   (void)client_->command("REPLICAOF", "NO", "ONE").get().value();
   const JobId id = enqueue();
-  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }, 3s));
 }
 
 TEST_F(WorkerRideHarm, AWakeKeyThatIsNoListKeepsNobodyBusy) {
