@@ -96,7 +96,7 @@ void enqueue_bulk(const echomq::Queue& queue, std::size_t count) {
 }  // namespace
 
 Bed::Bed(echomq::testing::PrivateServer& server)
-    : control_(server.socket_path()), floor_(server.socket_path()), minter_(1000) {
+    : path_(server.socket_path()), control_(server.socket_path()), floor_(server.socket_path()), minter_(1000) {
   client_ = std::make_unique<echomq::Client>(must(echomq::Client::open(server.url())));
   queue_ = std::make_unique<echomq::Queue>(client_->queue("bench"));
 }

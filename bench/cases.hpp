@@ -23,12 +23,15 @@ class Bed {
   [[nodiscard]] const echomq::Client& client() const { return *client_; }
   [[nodiscard]] const echomq::Queue& queue() const { return *queue_; }
   [[nodiscard]] echomq::identity::Minter& minter() { return minter_; }
+  /// Of the server's socket.
+  [[nodiscard]] const std::string& path() const { return path_; }
   /// Empties the database; the script cache stays.
   void flush();
   /// Loads a script; gives its digest.
   std::string load(std::string_view script);
 
  private:
+  const std::string path_;
   RawSocket control_;
   RawSocket floor_;
   std::unique_ptr<echomq::Client> client_;

@@ -40,9 +40,11 @@ const char* word(bool holds) { return holds ? "  ok " : " MISS"; }
 void print(const echomq_bench::PickUpVerdict& verdict) {
   std::printf(
       "%-34s p50 %5.2f, p99 %5.2f of a PING (must be at most %.0f, %.0f)%s  p50 %.0f µs, p99 %.0f µs, PING %.0f µs"
-      " (by a raw socket %.0f µs)\n",
+      " (by a raw socket %.0f µs)\n"
+      "%-34s p50 %5.2f of the same scripts over two raw sockets (%.0f µs: %.2f of a PING, %.2f of a raw one)\n",
       kPickUp.data(), verdict.median_ratio(), verdict.tail_ratio(), verdict.kMostMedian, verdict.kMostTail,
-      word(verdict.holds()), verdict.p50, verdict.p99, verdict.ping, verdict.raw_ping);
+      word(verdict.holds()), verdict.p50, verdict.p99, verdict.ping, verdict.raw_ping, "", verdict.of_floor(),
+      verdict.floor, verdict.floor_ratio(), verdict.floor_raw_ratio());
   std::fflush(stdout);
 }
 
@@ -75,7 +77,11 @@ boost::json::object to_json(const echomq_bench::PickUpVerdict& verdict) {
           {"p50_us", verdict.p50},
           {"p99_us", verdict.p99},
           {"ping_us", verdict.ping},
-          {"raw_ping_us", verdict.raw_ping}};
+          {"raw_ping_us", verdict.raw_ping},
+          {"floor_us", verdict.floor},
+          {"of_floor", verdict.of_floor()},
+          {"floor_of_ping", verdict.floor_ratio()},
+          {"floor_of_raw_ping", verdict.floor_raw_ratio()}};
 }
 
 boost::json::object to_json(const echomq_bench::PacedVerdict& verdict) {
