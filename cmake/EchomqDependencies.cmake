@@ -10,6 +10,9 @@ find_library(ECHOMQ_ZSTD_LIBRARY zstd REQUIRED)
 add_library(echomq_zstd INTERFACE)
 target_include_directories(echomq_zstd SYSTEM INTERFACE "${ECHOMQ_ZSTD_INCLUDE}")
 target_link_libraries(echomq_zstd INTERFACE "${ECHOMQ_ZSTD_LIBRARY}")
+if(ECHOMQ_BUILD_JOURNAL)
+  find_package(SQLite3 3.37 REQUIRED)
+endif()
 
 # Asio and Boost.JSON are compiled once, here, instead of in every file that includes them. Both are archives, so that a
 # binary which uses neither carries neither.

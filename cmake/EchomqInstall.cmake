@@ -1,4 +1,4 @@
-# `find_package(echomq)` gives echomq::echomq and echomq::testing.
+# `find_package(echomq)` gives echomq::echomq, echomq::testing and, where it was built, echomq::journal.
 include(CMakePackageConfigHelpers)
 option(ECHOMQ_INSTALL "Make install targets" ${PROJECT_IS_TOP_LEVEL})
 if(NOT ECHOMQ_INSTALL)
@@ -9,6 +9,9 @@ set(ECHOMQ_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/echomq")
 set(echomq_installed echomq)
 if(TARGET echomq_testing)
   list(APPEND echomq_installed echomq_testing)
+endif()
+if(TARGET echomq_journal)
+  list(APPEND echomq_installed echomq_journal)
 endif()
 install(TARGETS ${echomq_installed} EXPORT echomqTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/echomq" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"

@@ -7,8 +7,10 @@ set(ECHOMQ_EXPORTS "${PROJECT_SOURCE_DIR}/packaging/exports.map")
 
 file(GLOB ECHOMQ_ROOM_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*/*.cpp")
 set(ECHOMQ_TESTING_SOURCES ${ECHOMQ_ROOM_SOURCES})
-list(FILTER ECHOMQ_ROOM_SOURCES EXCLUDE REGEX "/src/testing/")
+set(ECHOMQ_JOURNAL_SOURCES ${ECHOMQ_ROOM_SOURCES})
+list(FILTER ECHOMQ_ROOM_SOURCES EXCLUDE REGEX "/src/(testing|journal)/")
 list(FILTER ECHOMQ_TESTING_SOURCES INCLUDE REGEX "/src/testing/")
+list(FILTER ECHOMQ_JOURNAL_SOURCES INCLUDE REGEX "/src/journal/")
 
 if(CMAKE_CXX_CLANG_TIDY)
   set_property(SOURCE ${ECHOMQ_ROOM_SOURCES} ${ECHOMQ_TESTING_SOURCES} APPEND
@@ -71,6 +73,16 @@ if(ECHOMQ_TESTING_SOURCES)
   if(NOT PROJECT_IS_TOP_LEVEL)
     set_target_properties(echomq_testing echomq_testing_objects PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
+endif()
+
+# Apart, for it alone needs SQLite.
+if(ECHOMQ_BUILD_JOURNAL)
+  echomq_add_objects(echomq_journal_objects ${ECHOMQ_JOURNAL_SOURCES})
+  target_link_libraries(echomq_journal_objects PRIVATE SQLite::SQLite3)
+  echomq_add_shared(echomq_journal echomq_journal_objects journal)
+  target_link_libraries(echomq_journal PUBLIC echomq PRIVATE $<BUILD_INTERFACE:SQLite::SQLite3>)
+  echomq_add_static(echomq_journal_static echomq_journal_objects journal_static)
+  target_link_libraries(echomq_journal_static PUBLIC echomq_static PRIVATE SQLite::SQLite3)
 endif()
 
 # echomq_add_program(<target> [<source>...]): an executable of this repository, linked with the static library.

@@ -3,7 +3,7 @@
 # include more.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-if grep -rnE '#[[:space:]]*include[[:space:]]*["<](boost|fmt|spdlog|CLI|openssl|date|toml|xxhash|gtest|nlohmann)' \
+if grep -rnE '#[[:space:]]*include[[:space:]]*["<](boost|fmt|spdlog|CLI|openssl|sqlite|date|toml|xxhash|gtest|nlohmann)' \
   include --include='*.hpp' | grep -v '^include/echomq/with/'; then
   exit 1
 fi
