@@ -81,5 +81,12 @@ TEST_F(Examples, Subjects) {
   EXPECT_THAT(out, HasSubstr("2 records of Europe\n"));
 }
 
+TEST_F(Examples, WarmCache) {
+  const std::string out = run("warm_cache");
+  EXPECT_THAT(out, HasSubstr("first read: Alice, from fill\nsecond read: Alice, from hit\nnobody: nothing, from fill\n"));
+  EXPECT_THAT(out, HasSubstr("after a write: Alice B., from hit\n"));
+  EXPECT_THAT(out, HasSubstr("filled from the stream: 1 rows\nfrom the stream: Bob, from hit\n"));
+}
+
 }  // namespace
 }  // namespace echomq::test
