@@ -15,8 +15,11 @@
 #include <vector>
 
 #include "bus/checks.hpp"
+#include "bus/coarse_clock.hpp"
+#include "bus/group_acks.hpp"
+#include "bus/group_claims.hpp"
+#include "bus/group_delays.hpp"
 #include "bus/group_pool.hpp"
-#include "bus/records.hpp"
 #include "bus/state.hpp"
 
 namespace echomq {
@@ -32,16 +35,10 @@ constexpr Milliseconds kLongestBackoff{1000};
 /// Between looks for new entries where there is no connection to wait on: twice as long after each that finds none.
 constexpr Milliseconds kPoll{100};
 constexpr Milliseconds kLongestPoll{1000};
-/// How long an acknowledgement may wait for others to travel with.
-constexpr Milliseconds kAckDelay{100};
 /// Reads that are sent before the entries in hand are handled, and how fast a full page must have been for that: what is read
 /// ahead is kept from other consumers.
 constexpr std::size_t kMostAhead = 4;
 constexpr Milliseconds kFast{50};
-/// Acknowledgements on their way.
-constexpr std::size_t kMostAcks = 4;
-/// Failed entries that are kept from being taken over before their time; more of them come back after `min_idle`.
-constexpr std::size_t kMostDelayed = 10'000;
 /// Entries a refresh.
 constexpr std::size_t kRefreshed = 500;
 
@@ -54,7 +51,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         consumer_(consumer),
         handler_(std::move(handler)),
         options_(std::move(options)),
-        line_(group_.stream().internal().core->line(group_.stream().internal().slot)) {
+        line_(group_.stream().internal().core->line(group_.stream().internal().slot)),
+        delayed_(options_.min_idle),
+        acks_(group_, [this](const Result<std::uint64_t>& answer) { acknowledged(answer); }) {
     if (options_.concurrency > 1 || options_.order_key)
       pool_ = std::make_unique<GroupPool>(options_.concurrency, [this](PoolItem& item) { return handle_one(item); });
   }
@@ -161,8 +160,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
     if (pool_)
       pool_->stop();
-    flush_acks();
-    await_acks(0);
+    acks_.flush();
+    acks_.await(0);
   }
 
   // Several at once: this thread reads, and keeps what is in hand; the pool's threads handle.
@@ -172,7 +171,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     keep_held();
     if (pool_->held() < options_.max_held)
       return true;
-    flush_acks();
+    acks_.flush();
     return pool_->wait_below(options_.max_held, std::min(kAckDelay, options_.min_idle / 3));
   }
   void keep_held() {
@@ -182,8 +181,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     const std::vector<std::string> held = pool_->entries();
     const bool late = now - touched_ >= options_.min_idle;
     for (std::size_t at = 0; at < held.size(); at += kRefreshed) {
-      std::vector<string_view> some(held.begin() + static_cast<std::ptrdiff_t>(at),
-                                    held.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, held.size())));
+      std::vector<string_view> some = slice(held, at);
       if (late) {
         // Others may have taken some over; a refresh would take them back.
         std::set<std::string> lost;
@@ -239,8 +237,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     Delivery& delivery = item.delivery;
     if (item.again) {
       // Counted in the moment in which its turn comes. What was done before must not be undone by an entry that kills.
-      flush_acks();
-      auto handed = hand_out(delivery.entry).get();
+      acks_.flush();
+      auto handed = hand_out(group_, consumer_, delivery.entry).get();
       if (!handed)
         return stopping() ? std::optional<Milliseconds>() : kLongestBackoff;
       if (!*handed || !(*handed)->record) {  // trimmed meanwhile, or acknowledged by others
@@ -277,85 +275,38 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   // What failed and shall not come back yet.
 
-  /// It becomes idle for `min_idle`, and so anybody's, when its delay is over.
   void delay(const std::string& entry, std::uint64_t attempts) {
-    const Milliseconds wait = retry_delay(attempts);
-    const auto now = Clock::now();
-    if (wait == options_.min_idle || delayed_.size() >= kMostDelayed)
-      return;
     // Not touched later than the entries that were read with it: what others may have by now is not claimed back.
-    delayed_[entry] = {.touched = std::min(now, touched_),
-                       .release = now + wait - std::min(wait, options_.min_idle),
-                       .due = now + wait};
+    const auto now = Clock::now();
+    delayed_.add(entry, std::min(now, touched_), now, retry_delay(attempts));
     delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
   }
   void keep_delayed() {
     if (delayed_.empty())
       return;
     const auto now = Clock::now();
-    std::vector<std::string> touch;
-    std::vector<std::string> free;
-    for (auto it = delayed_.begin(); it != delayed_.end();) {
-      Delayed& one = it->second;
-      if (now - one.touched >= options_.min_idle) {
-        it = delayed_.erase(it);  // others may have it
-      } else if (one.due - one.release < options_.min_idle && now >= one.due) {
-        free.push_back(it->first);
-        it = delayed_.erase(it);
-      } else if (one.due - one.release >= options_.min_idle && now >= one.release) {
-        touch.push_back(it->first);
-        it = delayed_.erase(it);
-      } else {
-        if (now - one.touched >= options_.min_idle / 3 && one.due - one.release >= options_.min_idle) {
-          touch.push_back(it->first);
-        }
-        ++it;
-      }
-    }
+    const DelayedEntries::Due due = delayed_.take_due(now);
     delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
-    for (std::size_t at = 0; at < touch.size(); at += kRefreshed) {
-      const std::vector<string_view> some(
-          touch.begin() + static_cast<std::ptrdiff_t>(at),
-          touch.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, touch.size())));
+    for (std::size_t at = 0; at < due.touch.size(); at += kRefreshed) {
+      const std::vector<string_view> some = slice(due.touch, at);
       if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
         return;
-      for (const string_view entry : some) {
-        if (const auto kept = delayed_.find(std::string(entry)); kept != delayed_.end())
-          kept->second.touched = now;
-      }
+      for (const string_view entry : some)
+        delayed_.touched(std::string(entry), now);
     }
-    if (!free.empty()) {
-      make_idle(free);
-      next_claim_ = now;
-      cursor_ = "0-0";
+    if (due.free.empty())
+      return;
+    for (std::size_t at = 0; at < due.free.size(); at += kRefreshed) {
+      if (const auto done = make_idle(group_, consumer_, slice(due.free, at), options_.min_idle).get();
+          !succeeded(done))
+        break;
     }
+    next_claim_ = now;
+    cursor_ = "0-0";
   }
-  /// XCLAIM ... IDLE ... JUSTID: whoever looks next may take them over.
-  void make_idle(const std::vector<std::string>& entries) {
-    const Stream::State& state = group_.stream().internal();
-    const Decimal idle(options_.min_idle.count());
-    for (std::size_t at = 0; at < entries.size(); at += kRefreshed) {
-      std::vector<string_view> words = {"XCLAIM", state.key, group_.name(), consumer_, "0"};
-      words.insert(words.end(), entries.begin() + static_cast<std::ptrdiff_t>(at),
-                   entries.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, entries.size())));
-      words.insert(words.end(), {"IDLE", idle, "JUSTID"});
-      const auto done =
-          state.core
-              ->command<void>(words, settings(Repeat::safe), [](const wire::Answer&) -> Result<void> { return {}; })
-              .get();
-      if (!succeeded(done))
-        return;
-    }
-  }
-  /// When the next of them is due, for the next wait.
-  [[nodiscard]] Milliseconds until_delayed(Milliseconds wait) const {
-    const auto now = Clock::now();
-    for (const auto& [entry, one] : delayed_) {
-      const bool brief = one.due - one.release < options_.min_idle;
-      const auto next = brief ? one.due : std::min(one.release, one.touched + options_.min_idle / 3);
-      wait = std::min(wait, std::chrono::ceil<Milliseconds>(next - now));
-    }
-    return std::max(wait, Milliseconds(1));
+  [[nodiscard]] static std::vector<string_view> slice(const std::vector<std::string>& of, std::size_t at) {
+    return {of.begin() + static_cast<std::ptrdiff_t>(at),
+            of.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, of.size()))};
   }
 
   /// A page of what this consumer held when it began; false when there is no more. The cursor moves on, whatever became
@@ -376,7 +327,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void take_over() {
-    auto claim = claim_idle().get();
+    auto claim = claim_idle(group_, consumer_, options_.min_idle, cursor_, options_.count).get();
     if (!succeeded(claim))
       return;
     cursor_ = claim->next;
@@ -387,58 +338,11 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     handle_again({claim->entries.begin(), claim->entries.end()});
   }
 
-  struct Idle {
-    std::string next;
-    std::vector<std::string> entries;
-    std::vector<std::string> deleted;
-  };
-  /// XAUTOCLAIM ... JUSTID: makes entries this consumer's, and does not count that as handing them out.
-  [[nodiscard]] Reply<Idle> claim_idle() {
-    const Stream::State& state = group_.stream().internal();
-    const Decimal idle(options_.min_idle.count());
-    const Decimal count(options_.count);
-    return state.core->command<Idle>(parts(string_view("XAUTOCLAIM"), state.key, group_.name(), consumer_, idle,
-                                           cursor_, string_view("COUNT"), count, string_view("JUSTID")),
-                                     settings(Repeat::safe), [](const wire::Answer& answer) -> Result<Idle> {
-                                       auto next = answer.view.at(0).copy_text();
-                                       if (!next || !answer.view.at(1).is_aggregate())
-                                         return unexpected_reply("claim_idle", answer.view);
-                                       Idle idle_entries{.next = *std::move(next), .entries = {}, .deleted = {}};
-                                       for (const resp::View& entry : answer.view.at(1).elements()) {
-                                         if (auto text = entry.copy_text())
-                                           idle_entries.entries.push_back(*std::move(text));
-                                       }
-                                       // Servers before 7.0 do not tell what was removed.
-                                       if (const resp::View deleted = answer.view.at(2); deleted.is_aggregate()) {
-                                         for (const resp::View& entry : deleted.elements()) {
-                                           if (auto text = entry.copy_text())
-                                             idle_entries.deleted.push_back(*std::move(text));
-                                         }
-                                       }
-                                       return idle_entries;
-                                     });
-  }
-  /// XCLAIM of one entry: hands it out, which counts. Empty when it was removed from the stream, or acknowledged by others.
-  [[nodiscard]] Reply<std::optional<Delivery>> hand_out(string_view entry) {
-    const Stream::State& state = group_.stream().internal();
-    return state.core->command<std::optional<Delivery>>(
-        parts(string_view("XCLAIM"), state.key, group_.name(), consumer_, string_view("0"), entry),
-        settings(Repeat::unsafe), [](const wire::Answer& answer) -> Result<std::optional<Delivery>> {
-          if (!answer.view.is_aggregate())
-            return unexpected_reply("hand_out", answer.view);
-          const resp::View only = answer.view.at(0);
-          if (answer.view.size() == 0 || only.is_null())
-            return std::optional<Delivery>();
-          ECHOMQ_TRY(Delivery delivery, read_delivery("hand_out", only));
-          return std::optional<Delivery>(std::move(delivery));
-        });
-  }
-
   void read_new() {
     auto entries = ahead_.empty() ? wait_for_new() : take_ahead();
     if (!succeeded(entries))
       return;
-    flush_acks();
+    acks_.flush();
     const auto asked = asked_;
     const bool full = entries->size() == options_.count && !pool_;
     if (full && fast_)
@@ -461,12 +365,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   /// Waits on the server up to a beat, or until the next look for idle entries.
   [[nodiscard]] Result<std::vector<Delivery>> wait_for_new() {
-    await_acks(0);
+    acks_.await(0);
     asked_ = Clock::time_point::max();
     if (!line_) {
       auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
       if (entries && entries->empty()) {
-        sleep(until_delayed(std::min(options_.beat, poll_)));
+        sleep(delayed_.until(std::min(options_.beat, poll_)));
         poll_ = std::min(2 * poll_, kLongestPoll);
       } else if (entries) {
         poll_ = kPoll;
@@ -474,21 +378,10 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       return entries;
     }
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());
-    Milliseconds block = until_delayed(std::clamp(left, Milliseconds(1), options_.beat));
-    if (pool_ && (pool_->held() > 0 || has_acks()))
+    Milliseconds block = delayed_.until(std::clamp(left, Milliseconds(1), options_.beat));
+    if (pool_ && (pool_->held() > 0 || !acks_.empty()))
       block = std::min(block, kAckDelay);
-    const Stream::State& state = group_.stream().internal();
-    auto decode = [](const wire::Answer& answer) { return read_stream_reply("read_new", answer.view); };
-    auto* call = wire::BoundCall<std::vector<Delivery>, decltype(decode)>::make(
-        parts(string_view("XREADGROUP"), string_view("GROUP"), group_.name(), consumer_, string_view("BLOCK"),
-              Decimal(block.count()), string_view("COUNT"), Decimal(options_.count), string_view("STREAMS"), state.key,
-              string_view(">")),
-        decode);
-    call->slot = state.slot;
-    call->retain();
-    detail::CallPointer<detail::CallOf<std::vector<Delivery>>> mine(call);
-    line_->submit(call, settings(Repeat::unsafe, block + Milliseconds(5000)));
-    return Reply<std::vector<Delivery>>(std::move(mine)).get();
+    return wait_new(*line_, group_, consumer_, block, options_.count).get();
   }
 
   /// New ones. `asked`: the earliest moment at which the server may have handed them out, when that is not just now.
@@ -511,7 +404,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
     // They travel with the next request when that is about to be made.
     if (ahead_.empty())
-      flush_acks();
+      acks_.flush();
   }
 
   /// Entries that were handed out before. Each is handed out again in the moment in which its turn comes: one that kills its
@@ -527,15 +420,15 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (!still_mine(held, i))
         continue;
       // What was done must not be undone by an entry that kills.
-      flush_acks();
-      auto delivery = hand_out(held[i]).get();
+      acks_.flush();
+      auto delivery = hand_out(group_, consumer_, held[i]).get();
       if (!succeeded(delivery))
         continue;
       const auto count = counts.find(std::string(held[i]));
       Delivery again = delivery->value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt});
       settle(again, count == counts.end() ? 2 : count->second + 1);
     }
-    flush_acks();
+    acks_.flush();
   }
 
   /// Their keys are needed before their turn: their records are read without handing them out.
@@ -582,9 +475,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       } else {
         delay(delivery.entry, attempt);
       }
+      acks_.flush_old();
     }
-    if (Clock::now() - oldest_ack_ >= kAckDelay)
-      flush_acks();
   }
 
   /// How often each was handed out, of those that this consumer has. Entries of one read stand in the order of their ids.
@@ -605,7 +497,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   /// Whether entry `index` is still this consumer's, and what stands behind it is kept fresh.
   [[nodiscard]] bool still_mine(const std::vector<string_view>& held, std::size_t index) {
-    const auto now = Clock::now();
+    const auto now = now_within(options_.min_idle / 3);
     const auto is_lost = [&](string_view entry) { return !lost_.empty() && lost_.contains(std::string(entry)); };
     if (now - touched_ < options_.min_idle / 3)
       return !is_lost(held[index]);
@@ -656,48 +548,16 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       return false;
     buried_.fetch_add(1, std::memory_order_relaxed);
     acknowledge(std::string(delivery.entry));
-    flush_acks();
+    acks_.flush();
     return true;
   }
 
-  void acknowledge(std::string entry) {
-    const std::lock_guard lock(acks_mutex_);
-    if (acks_.empty())
-      oldest_ack_ = Clock::now();
-    acks_.push_back(std::move(entry));
-    if (pool_ && (acks_.size() >= options_.count || Clock::now() - oldest_ack_ >= kAckDelay))
-      send_acks();
-  }
-  [[nodiscard]] bool has_acks() {
-    const std::lock_guard lock(acks_mutex_);
-    return !acks_.empty();
-  }
-  void flush_acks() {
-    const std::lock_guard lock(acks_mutex_);
-    send_acks();
-  }
-  void send_acks() {
-    if (acks_.empty())
-      return;
-    const std::vector<string_view> entries(acks_.begin(), acks_.end());
-    acks_sent_.push_back(group_.acknowledge(entries));
-    acks_.clear();
-    while (acks_sent_.size() > kMostAcks)
-      await_oldest_ack();
-  }
-  void await_acks(std::size_t most) {
-    const std::lock_guard lock(acks_mutex_);
-    while (acks_sent_.size() > most)
-      await_oldest_ack();
-  }
+  void acknowledge(std::string entry) { acks_.add(std::move(entry), pool_ ? options_.count : SIZE_MAX); }
   /// One that is lost costs a second run of its records, no more.
-  void await_oldest_ack() {
-    Reply<std::uint64_t> sent = std::move(acks_sent_.front());
-    acks_sent_.pop_front();
-    const auto result = sent.get();
+  void acknowledged(const Result<std::uint64_t>& answer) {
     if (!pool_) {
-      (void)succeeded(result);
-    } else if (!result) {
+      (void)succeeded(answer);
+    } else if (!answer) {
       errors_.fetch_add(1, std::memory_order_relaxed);
     }
   }
@@ -756,17 +616,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   std::string cursor_ = "0-0";
   Clock::time_point next_claim_{};
   Clock::time_point touched_{};
-  Clock::time_point oldest_ack_ = Clock::time_point::max();
-  struct Delayed {
-    Clock::time_point touched;
-    Clock::time_point release;  ///< `min_idle` before it is due
-    Clock::time_point due;
-  };
-  std::map<std::string, Delayed> delayed_;
+  DelayedEntries delayed_;
   std::atomic<std::uint64_t> delayed_now_{0};
-  std::mutex acks_mutex_;  ///< the pool's threads acknowledge too
-  std::vector<std::string> acks_;
-  std::deque<Reply<std::uint64_t>> acks_sent_;
   struct Ahead {
     Clock::time_point asked;
     Reply<std::vector<Delivery>> entries;
@@ -779,6 +630,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   Milliseconds poll_ = kPoll;
   std::string last_error_;
 
+  GroupAcks acks_;                   ///< the pool's threads acknowledge too
   std::unique_ptr<GroupPool> pool_;  ///< absent: this loop's thread handles
 
   std::atomic<std::uint64_t> handled_{0}, failed_{0}, taken_over_{0}, deleted_{0}, groups_made_{0}, errors_{0},

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "bus/checks.hpp"
+#include "bus/coarse_clock.hpp"
 #include "bus/state.hpp"
 #include "bus/writer.hpp"
 #include "identity/quoted.hpp"
@@ -76,7 +77,8 @@ class OwnAppend final : public detail::CallOf<EventId> {
 
 [[nodiscard]] detail::Clock::time_point deadline_of(const Stream::State& state, std::optional<Milliseconds> deadline) {
   const wire::CallSettings how = settings(Repeat::safe, deadline);
-  return detail::Clock::now() + how.deadline.value_or(state.core->options().deadline);
+  const Milliseconds wait = how.deadline.value_or(state.core->options().deadline);
+  return now_within(wait) + wait;
 }
 
 /// Of a record with a caller's key.

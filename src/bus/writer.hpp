@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "bus/checks.hpp"
+#include "bus/waiting_record.hpp"
 #include "client/core.hpp"
 #include "echomq/stream.hpp"
 
@@ -46,71 +47,6 @@ namespace bus {
 /// How often a record may be minted again. Each time it gets twice the berth, so the last has two seconds: a host that is
 /// slower than its peers gets its turn, and `max_skew` still bounds how far ahead of its clock an id may be.
 inline constexpr std::uint8_t kMostMints = 12;
-
-/// The answer of `append_many`; complete when its last record is.
-class ManyAppends final : public detail::CallOf<std::vector<Result<EventId>>> {
- public:
-  explicit ManyAppends(std::size_t records) : results_(records), left_(records) {}
-  void accept(const resp::View&) noexcept override {}
-  void set(std::size_t index, Result<EventId> result);
-
- private:
-  void destroy() noexcept override { delete this; }
-
-  std::vector<Result<EventId>> results_;
-  std::atomic<std::size_t> left_;
-};
-
-/// What a record that is appended once at most carries.
-struct OnceKey {
-  std::string key;
-  std::string keys;  ///< the hash of the stream's window
-  std::string ages;  ///< its zset
-  OnceWindow window;
-};
-
-/// One record that is not settled yet. Its fields stand encoded behind it.
-class WaitingRecord final : public detail::CallOf<EventId> {
- public:
-  static WaitingRecord* make(std::span<const Field> fields, Milliseconds max_skew, detail::Clock::time_point deadline);
-  /// Its answer goes to place `index` of `many`, which is retained.
-  void answer_to(ManyAppends& many, std::size_t index) noexcept;
-
-  void accept(const resp::View&) noexcept override {}
-  /// Gives the answer and drops the writer's reference.
-  void settle(Result<EventId> result);
-  /// The same in two steps, for one that stands under its id.
-  void answer_appended();
-  void tell();
-  [[nodiscard]] bool withdrawn() const noexcept { return many_ == nullptr && settled(); }
-
-  [[nodiscard]] std::string_view encoded() const noexcept { return {request, request_size}; }
-  /// Texts of the XADD behind its entry id, the `id` pair included.
-  [[nodiscard]] std::size_t texts() const noexcept { return 2 + 2 * std::size_t{fields_}; }
-  /// More than one script argument list may hold.
-  [[nodiscard]] bool oversize() const noexcept { return texts() > 996; }
-
-  // The writer's.
-  std::uint64_t number = 0;  ///< in the order of the calls
-  std::optional<EventId> id;
-  std::uint64_t value = 0;     ///< of the id, where this client minted it
-  bool refused_alone = false;  ///< as a plain XADD: it may be there already, after a lost answer
-  bool maybe_there = false;    ///< it was written under this id, and may be so again
-  bool overtaken = false;      ///< a later record stands: when it is not there itself, it cannot be appended any more
-  std::uint8_t mints = 0;
-  Milliseconds max_skew{};
-  std::unique_ptr<const OnceKey> once;  ///< seldom there
-
- private:
-  WaitingRecord() = default;
-  ~WaitingRecord() override = default;
-  void destroy() noexcept override;
-
-  bool answered_ = false;
-  std::uint32_t fields_ = 0;
-  ManyAppends* many_ = nullptr;
-  std::size_t index_ = 0;
-};
 
 /// Thread-safe.
 class Writer : public std::enable_shared_from_this<Writer> {
@@ -126,10 +62,6 @@ class Writer : public std::enable_shared_from_this<Writer> {
 
  private:
   class Batch;
-  struct Minted {
-    EventId id;
-    std::uint64_t value;
-  };
   struct Settled {
     WaitingRecord* record;
     Result<EventId> result;
@@ -143,9 +75,10 @@ class Writer : public std::enable_shared_from_this<Writer> {
   [[nodiscard]] Batch* next_batch(std::vector<Settled>& settled);
   [[nodiscard]] bool dropped(WaitingRecord& record, detail::Clock::time_point now, std::vector<Settled>& settled);
   [[nodiscard]] bool mint(WaitingRecord& record, std::vector<Settled>& settled);
-  [[nodiscard]] std::optional<Result<Minted>> take_id(bool idle, detail::Clock::time_point now);
+  [[nodiscard]] std::optional<Result<std::uint64_t>> take_id(bool idle, detail::Clock::time_point now);
   [[nodiscard]] Result<void> mint_ahead();
   void run_answered(Batch& batch);
+  void sort_out(Batch& batch, std::vector<Settled>& settled);
   void answered(Batch& batch, const resp::View& reply);
   void failed(Batch& batch, const Error& error);
   [[nodiscard]] bool take_ids(Batch& batch, const resp::View& reply);
@@ -177,7 +110,9 @@ class Writer : public std::enable_shared_from_this<Writer> {
   std::vector<Batch*> runs_;  ///< in flight
   std::uint64_t losses_ = 0;  ///< runs whose answer was lost
   detail::Clock::time_point no_runs_until_{};
-  std::vector<Minted> ids_;  ///< minted ahead: consecutive
+  // Minted ahead: consecutive.
+  std::uint64_t ids_first_ = 0;
+  std::size_t ids_ = 0;
   std::size_t ids_used_ = 0;
   std::size_t ids_wanted_ = 1;
   detail::Clock::time_point ids_minted_{};

@@ -47,6 +47,7 @@ class LiveCore final : public Core {
 
   void submit(detail::Call* call, wire::CallSettings settings) override;
   [[nodiscard]] Result<BrandedId> mint(std::string_view brand) override;
+  [[nodiscard]] Result<identity::Minter::Run> mint_run(std::uint32_t most);
   [[nodiscard]] std::optional<std::uint16_t> node_id() const override;
   [[nodiscard]] std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) override;
   [[nodiscard]] std::unique_ptr<Line> line(std::uint32_t slot) override;
@@ -101,6 +102,7 @@ class LiveCore final : public Core {
   void map_changed();
   [[nodiscard]] Result<void> connect();
   [[nodiscard]] bool forked() const noexcept;
+  [[nodiscard]] Result<void> may_mint() const;
 
   [[nodiscard]] Result<void> lease_node();
   struct LeasedNode {

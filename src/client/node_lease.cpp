@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/live_core.hpp"
+#include "client/mint_run.hpp"
 #include "keyspace/keys.hpp"
 #include "result/try.hpp"
 
@@ -152,14 +153,31 @@ void LiveCore::release_node() {
   (void)eval<void>(*script, keys, arguments, settings, decode).get_for(milliseconds(250));
 }
 
-Result<BrandedId> LiveCore::mint(std::string_view brand) {
+Result<void> LiveCore::may_mint() const {
   if (forked())
     return fail(Errc::forked, "open a client of its own in the child process");
   if (closed())
     return fail(Errc::client_closed, "the client is closed");
   if (!minter_)
     return fail(Errc::node_lease_lost, "this client was opened without a node id for minting");
+  return {};
+}
+
+Result<BrandedId> LiveCore::mint(std::string_view brand) {
+  ECHOMQ_CHECK(may_mint());
   return minter_->next(brand);
+}
+
+Result<identity::Minter::Run> LiveCore::mint_run(std::uint32_t most) {
+  ECHOMQ_CHECK(may_mint());
+  return minter_->next_run(most);
+}
+
+Result<identity::Minter::Run> mint_run(Core& core, std::uint32_t most) {
+  if (auto* const live = dynamic_cast<LiveCore*>(&core); live != nullptr)
+    return live->mint_run(most);
+  ECHOMQ_TRY(const BrandedId id, core.mint("EVT"));
+  return identity::Minter::Run{.first = id.value(), .count = 1};
 }
 
 void LiveCore::mint_past(UnixMillis time) {

@@ -60,6 +60,12 @@ std::int64_t Minter::now_since_epoch() const {
 }
 
 Result<std::uint64_t> Minter::next() {
+  ECHOMQ_TRY(const Run run, next_run(1));
+  return run.first;
+}
+
+Result<Minter::Run> Minter::next_run(std::uint32_t most) {
+  assert(most >= 1 && "nobody asks for no values");
   // The clock is read before the lease is checked: whatever happens to this thread in between and afterwards, the id
   // carries a time at which the node id was held.
   const std::int64_t now = now_since_epoch();
@@ -76,10 +82,12 @@ Result<std::uint64_t> Minter::next() {
     }
     const std::int64_t node = last & kNodeMask;
     const std::int64_t fresh = now < 0 ? last : (now << kTimeShift) | node;
-    const std::int64_t made = std::max(fresh, last + kStep);
-    if (cell_.compare_exchange_weak(last, made, std::memory_order_relaxed)) {
-      const std::int64_t sequence = (made >> kSequenceShift) & kSequenceMask;
-      return static_cast<std::uint64_t>(((made >> kTimeShift) << 22) | (node << 12) | sequence);
+    const std::int64_t first = std::max(fresh, last + kStep);
+    const std::int64_t sequence = (first >> kSequenceShift) & kSequenceMask;
+    const std::int64_t count = std::min<std::int64_t>(most, kSequenceMask - sequence + 1);
+    if (cell_.compare_exchange_weak(last, first + (count - 1) * kStep, std::memory_order_relaxed)) {
+      return Run{.first = static_cast<std::uint64_t>(((first >> kTimeShift) << 22) | (node << 12) | sequence),
+                 .count = static_cast<std::uint32_t>(count)};
     }
   }
 }

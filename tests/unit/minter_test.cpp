@@ -54,6 +54,48 @@ TEST(Minter, AClockThatAdvancesRestartsTheSequence) {
   EXPECT_EQ(id_of(minter.next().value()).sequence(), 0);
 }
 
+TEST(Minter, ARunIsOfOneMillisecondAndFollowsWhatWasMinted) {
+  Clock clock;
+  Minter minter(5, clock.read());
+  ++clock.now;
+  const std::uint64_t one = minter.next().value();
+  const Minter::Run run = minter.next_run(1000).value();
+  EXPECT_EQ(run.first, one + 1);
+  EXPECT_EQ(run.count, 1000U);
+  // What the millisecond has left, then the next one, though the clock stands still.
+  const Minter::Run rest = minter.next_run(4096).value();
+  EXPECT_EQ(rest.first, run.first + 1000);
+  EXPECT_EQ(rest.count, 4096U - 1001U);
+  const Minter::Run next = minter.next_run(4096).value();
+  EXPECT_EQ(time_of(next.first), clock.now + 1);
+  EXPECT_EQ(id_of(next.first).sequence(), 0);
+  EXPECT_EQ(id_of(next.first).node(), 5);
+  EXPECT_EQ(next.count, 4096U);
+  EXPECT_EQ(time_of(minter.next().value()), clock.now + 2);
+  minter.stop();
+  EXPECT_TRUE(minter.next_run(10).error().is(Errc::node_lease_lost));
+}
+
+TEST(Minter, RunsOfManyThreadsDoNotOverlap) {
+  Minter minter(1);
+  std::vector<std::vector<Minter::Run>> runs(4);
+  std::vector<std::thread> threads;
+  for (auto& mine : runs) {
+    threads.emplace_back([&] {
+      for (std::uint32_t i = 0; i < 2000; ++i)
+        mine.push_back(minter.next_run(1 + i % 700).value());
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  std::vector<Minter::Run> all;
+  for (const auto& mine : runs)
+    all.insert(all.end(), mine.begin(), mine.end());
+  std::sort(all.begin(), all.end(), [](const Minter::Run& a, const Minter::Run& b) { return a.first < b.first; });
+  for (std::size_t i = 1; i < all.size(); ++i)
+    ASSERT_GE(all[i].first, all[i - 1].first + all[i - 1].count);
+}
+
 TEST(Minter, AFullMillisecondCarriesIntoTheNext) {
   Clock clock;
   Minter minter(1023, clock.read());
