@@ -162,9 +162,10 @@ struct StreamInfo {
   bool exists = false;
   std::uint64_t length = 0;
   std::string top = "0-0";          ///< the highest entry id ever; later records must be above it
-  std::string max_deleted = "0-0";  ///< the highest entry id that was removed
+  std::string max_deleted = "0-0";  ///< the highest entry id that was removed alone (XDEL); trims do not move it
   std::uint64_t appended = 0;       ///< entries ever added, as far as the server knows
   std::uint64_t groups = 0;
+  std::string first = {};  ///< the oldest entry id that is there; empty when there is none
 };
 
 /// What the server says about a consumer group.

@@ -42,6 +42,7 @@ struct SubjectTailOptions {
   /// then are read from `behind`.
   std::map<std::string, std::string> resume = {};
   TailErrorHandler on_error = {};
+  TailGapHandler on_gap = {};
 };
 
 /// Follows what matches. Move-only; the destructor stops it.

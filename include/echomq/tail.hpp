@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -25,6 +26,19 @@ using TailHandler = std::function<void(const TailMessage&)>;
 /// Called there too: the stream cannot be read any more, such as one whose key holds something else now, or a closed client.
 using TailErrorHandler = std::function<void(const Stream& stream, const Error& why)>;
 
+/// Records that were removed before the tail had read them: trimmed, or deleted alone.
+struct TailGap {
+  /// How many; absent when that cannot be known, perhaps none: the tail began behind an entry that is not there any more, or the
+  /// stream was deleted and begun anew.
+  std::optional<std::uint64_t> missed;
+  std::string from;   ///< they were between this entry id, behind which it has looked,
+  std::string until;  ///< and this one
+  bool begun_anew = false;
+};
+/// Called there too, when it is noticed: before the records of a page that is read in the past, else a second after at the latest
+/// while records come, and when a lost connection is back.
+using TailGapHandler = std::function<void(const Stream& stream, const TailGap& gap)>;
+
 /// A stream to follow, and from where.
 struct TailSource {
   Stream stream;
@@ -35,18 +49,21 @@ struct TailSource {
 
 struct TailOptions {
   TailErrorHandler on_error = {};
+  TailGapHandler on_gap = {};
 };
 
 /// Counters only grow.
 struct TailStats {
   std::uint64_t records = 0;         ///< handed to the handler
   std::uint64_t handler_errors = 0;  ///< exceptions that left it
+  std::uint64_t gaps = 0;            ///< as `on_gap` is told
+  std::uint64_t missed = 0;          ///< records of these, as far as they could be counted
 };
 
 /// Follows streams until it is stopped or destroyed. Move-only; thread-safe.
 ///
-/// Each record comes once, in the order of its stream, whatever becomes of the connection; what was trimmed before it was read is
-/// not there to come. Tails of one stream share its reading: one XREAD that waits on the server carries all streams of the
+/// Each record comes once, in the order of its stream, whatever becomes of the connection. What was removed before it was read is
+/// not there to come; it is told as a gap, and counted (`TailGap`), by a look at the stream (XINFO) once a second while records come. Tails of one stream share its reading: one XREAD that waits on the server carries all streams of the
 /// client, over one connection; in a cluster one for each slot. A tail that begins in the past reads XRANGE pages until
 /// it has come to where the others are. Idle it costs the server a command in five seconds, for all of them.
 /// Where streams are many and records come one by one, reads are put off so that they take a small part of the server's time: by

@@ -24,10 +24,6 @@ using std::string_view;
 /// What a frame may hold: whole lines, the last one as long as the longest record in base64 and more.
 constexpr std::uint64_t kMostRaw = std::uint64_t{4} << 30;
 
-[[nodiscard]] std::string entry_text(const bus::EntryNumber& entry) {
-  return fmt::format("{}-{}", entry.milliseconds, entry.tail);
-}
-
 [[nodiscard]] std::optional<std::uint64_t> number(const json::object& object, string_view name) {
   const json::value* const value = object.if_contains(name);
   if (value == nullptr || value->is_double())
@@ -101,8 +97,8 @@ std::optional<std::string> decompress(string_view bytes, std::size_t& size) {
 std::string index_line(const Frame& frame) {
   return fmt::format(R"({{"at":{},"size":{},"records":{},"first":"{}","last":"{}","raw":{},"xxh64":"{:016x}"}})"
                      "\n",
-                     frame.at, frame.size, frame.records, entry_text(frame.first), entry_text(frame.last), frame.raw,
-                     frame.xxh64);
+                     frame.at, frame.size, frame.records, bus::entry_text(frame.first), bus::entry_text(frame.last),
+                     frame.raw, frame.xxh64);
 }
 
 std::string seal_line(const Seal& seal) {

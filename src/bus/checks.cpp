@@ -41,6 +41,8 @@ std::optional<EntryNumber> parse_entry(std::string_view text) noexcept {
   return EntryNumber{*milliseconds, *tail};
 }
 
+std::string entry_text(EntryNumber entry) { return fmt::format("{}-{}", entry.milliseconds, entry.tail); }
+
 Result<void> check_count(std::string_view name, std::uint64_t count) {
   if (count >= 1)
     return {};

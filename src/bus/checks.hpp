@@ -52,6 +52,7 @@ struct EntryNumber {
   friend constexpr auto operator<=>(const EntryNumber&, const EntryNumber&) noexcept = default;
 };
 [[nodiscard]] std::optional<EntryNumber> parse_entry(std::string_view text) noexcept;
+[[nodiscard]] std::string entry_text(EntryNumber entry);
 
 /// A number as commands take it. Views end with the object.
 class Decimal {

@@ -46,6 +46,7 @@ constexpr std::uint64_t kLastTail = 0x3FFFFF;
   info.appended = number("entries-added");
   info.top = reply.find("last-generated-id").copy_text().value_or("0-0");
   info.max_deleted = reply.find("max-deleted-entry-id").copy_text().value_or("0-0");
+  info.first = reply.find("first-entry").at(0).copy_text().value_or("");
   return info;
 }
 

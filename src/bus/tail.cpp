@@ -29,6 +29,8 @@ struct Tail::State : std::enable_shared_from_this<Tail::State> {
   std::deque<std::string> positions;                // guarded by mutex
   std::atomic<std::uint64_t> records{0};
   std::atomic<std::uint64_t> handler_errors{0};
+  std::atomic<std::uint64_t> gaps{0};
+  std::atomic<std::uint64_t> missed{0};
 
   [[nodiscard]] Result<void> add(std::span<const TailSource> sources) {
     std::vector<Reply<StreamInfo>> asked;
@@ -46,6 +48,9 @@ struct Tail::State : std::enable_shared_from_this<Tail::State> {
       const Stream::State& stream = sources[i].stream.internal();
       auto reader = std::make_shared<TailReader>(sources[i].stream, weak_from_this());
       reader->behind = parse_entry(behind).value_or(EntryNumber{});
+      reader->began = reader->behind;
+      // How many were added up to its end, the server has said.
+      reader->watch = GapWatch(reader->behind, sources[i].behind.empty() ? std::optional(info.appended) : std::nullopt);
       reader->mux = TailMux::of(stream.core, stream.slot);
       reader->place = place_of(behind, reader);
       fresh.push_back(std::move(reader));
@@ -117,6 +122,28 @@ void tell_error(TailReader& reader, const Error& why) {
   }
 }
 
+void tell_gap(TailReader& reader, const MissedRecords& gap) {
+  const std::shared_ptr<Tail::State> tail = reader.tail.lock();
+  // Of before its time: it shares the reading of others.
+  if (!tail || (gap.until <= reader.began && !gap.begun_anew))
+    return;
+  const std::lock_guard in_handler(tail->running);
+  if (tail->stopped)
+    return;
+  tail->gaps.fetch_add(1, std::memory_order_relaxed);
+  tail->missed.fetch_add(gap.missed.value_or(0), std::memory_order_relaxed);
+  if (!tail->options.on_gap)
+    return;
+  try {
+    tail->options.on_gap(reader.stream, {.missed = gap.missed,
+                                         .from = entry_text(gap.from),
+                                         .until = entry_text(gap.until),
+                                         .begun_anew = gap.begun_anew});
+  } catch (...) {
+    tail->handler_errors.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace bus
 
 Tail::Tail(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -166,7 +193,9 @@ std::string Tail::position(std::size_t source) const {
 
 TailStats Tail::stats() const {
   return {.records = state_->records.load(std::memory_order_relaxed),
-          .handler_errors = state_->handler_errors.load(std::memory_order_relaxed)};
+          .handler_errors = state_->handler_errors.load(std::memory_order_relaxed),
+          .gaps = state_->gaps.load(std::memory_order_relaxed),
+          .missed = state_->missed.load(std::memory_order_relaxed)};
 }
 
 }  // namespace v1

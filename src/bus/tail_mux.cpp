@@ -2,6 +2,8 @@
 #include "bus/tail_mux.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 
 #include "bus/records.hpp"
 #include "bus/state.hpp"
@@ -30,6 +32,9 @@ constexpr std::size_t kMostRecords = 10'000;
 constexpr std::uint32_t kPage = 500;
 /// An XREAD that CLIENT UNBLOCK does not find is about to come, or has just ended.
 constexpr unsigned kMostTries = 20;
+/// A stream is looked at for gaps no more often, and so many in one go.
+constexpr Milliseconds kLook{1000};
+constexpr std::size_t kMostLooks = 500;
 constexpr Milliseconds kTryAgain{5};
 
 struct Registry {
@@ -42,7 +47,20 @@ struct Registry {
   }
 };
 
-[[nodiscard]] std::string text_of(EntryNumber entry) { return fmt::format("{}-{}", entry.milliseconds, entry.tail); }
+[[nodiscard]] std::vector<EntryNumber> numbers_of(const TailBatch& batch) {
+  std::vector<EntryNumber> out;
+  out.reserve(batch.records.size());
+  for (const auto& [number, record] : batch.records)
+    out.push_back(number);
+  return out;
+}
+
+[[nodiscard]] StreamLook look_of(const StreamInfo& info) {
+  return {.added = info.appended,
+          .length = info.length,
+          .first = parse_entry(info.first),
+          .top = parse_entry(info.top).value_or(EntryNumber{})};
+}
 
 }  // namespace
 
@@ -75,8 +93,10 @@ void TailMux::join(const std::shared_ptr<TailReader>& reader) {
   Lock lock(mutex_);
   if (reader->left)
     return;
-  const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind);
+  const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind, reader->watch);
   Followed& followed = found->second;
+  if (fresh && !followed.watch.counts())
+    to_look_.insert(found->first);
   reader->joined = fresh || reader->behind >= followed.cursor;
   if (reader->joined) {
     followed.readers.push_back(reader);
@@ -98,8 +118,10 @@ void TailMux::leave(TailReader& reader) {
   if (found == followed_.end())
     return;
   std::erase_if(found->second.readers, [&](const auto& one) { return one.get() == &reader; });
-  if (found->second.readers.empty())
+  if (found->second.readers.empty()) {
+    to_look_.erase(found->first);
     followed_.erase(found);
+  }
   if (followed_.empty() && line_) {
     // What waits on it ends, and with it the round.
     line_->close();
@@ -123,9 +145,11 @@ void TailMux::go_on(Lock& lock) {
 }
 
 void TailMux::resume() {
-  Lock lock(mutex_);
-  not_before_ = {};
-  go_on(lock);
+  {
+    const Lock lock(mutex_);
+    not_before_ = {};
+  }
+  look_for_gaps();
 }
 
 void TailMux::later(Milliseconds wait, void (TailMux::*what)()) {
@@ -180,7 +204,7 @@ void TailMux::ask(Lock& lock) {
     if (!followed.asked)
       continue;
     keys.push_back(&key);
-    cursors.push_back(text_of(followed.cursor));
+    cursors.push_back(entry_text(followed.cursor));
   }
   if (keys.empty()) {
     // Whatever can be read again starts a new round.
@@ -244,10 +268,12 @@ void TailMux::ask(Lock& lock) {
 void TailMux::arrived(Result<Parts> parts) {
   if (parts) {
     deliver(*parts);
-    Lock lock(mutex_);
-    blocked_ = false;
-    backoff_ = Milliseconds(0);
-    return go_on(lock);
+    {
+      const Lock lock(mutex_);
+      blocked_ = false;
+      backoff_ = Milliseconds(0);
+    }
+    return look_for_gaps();
   }
   Lock lock(mutex_);
   blocked_ = false;
@@ -255,7 +281,11 @@ void TailMux::arrived(Result<Parts> parts) {
 }
 
 void TailMux::deliver(const Parts& parts) {
-  std::vector<std::vector<std::shared_ptr<TailReader>>> readers(parts.size());
+  struct Told {
+    std::vector<std::shared_ptr<TailReader>> readers;
+    std::optional<MissedRecords> gap;
+  };
+  std::vector<Told> told(parts.size());
   {
     const Lock lock(mutex_);
     blocked_ = false;
@@ -263,14 +293,68 @@ void TailMux::deliver(const Parts& parts) {
       const auto found = followed_.find(parts[i].key);
       if (found == followed_.end() || parts[i].batch.records.empty())
         continue;
+      Followed& followed = found->second;
       // One that has left and come again may be ahead of what the XREAD was asked for.
-      found->second.cursor = std::max(found->second.cursor, parts[i].batch.records.back().first);
-      readers[i] = found->second.readers;
+      std::vector<EntryNumber> numbers = numbers_of(parts[i].batch);
+      std::erase_if(numbers, [&](const EntryNumber& number) { return number <= followed.cursor; });
+      told[i].gap = followed.watch.read(numbers);
+      followed.cursor = std::max(followed.cursor, parts[i].batch.records.back().first);
+      told[i].readers = followed.readers;
+      to_look_.insert(found->first);
     }
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    for (const auto& reader : readers[i])
+    for (const auto& reader : told[i].readers) {
+      if (told[i].gap)
+        tell_gap(*reader, *told[i].gap);
       deliver_to(*reader, parts[i].batch);
+    }
+  }
+}
+
+void TailMux::look_for_gaps() {
+  Lock lock(mutex_);
+  const auto now = detail::Clock::now();
+  std::vector<std::pair<std::string, Stream>> due;
+  for (auto key = to_look_.begin(); key != to_look_.end() && due.size() < kMostLooks;) {
+    const auto found = followed_.find(*key);
+    // While its place is not known, each read is looked behind.
+    const bool wanted = found != followed_.end() && !found->second.broken && !found->second.readers.empty();
+    if (wanted && found->second.watch.counts() && now - found->second.looked < kLook) {
+      ++key;
+      continue;
+    }
+    if (wanted) {
+      found->second.looked = now;
+      due.emplace_back(*key, found->second.readers.front()->stream);
+    }
+    key = to_look_.erase(key);
+  }
+  if (due.empty() || core_->closed())
+    return go_on(lock);
+  lock.unlock();
+  // Nothing is read meanwhile: what the looks say is of the cursors that there are.
+  auto left = std::make_shared<std::atomic<std::size_t>>(due.size());
+  for (const auto& [of, stream] : due) {
+    stream.info().then([self = shared_from_this(), left, key = of](Result<StreamInfo> info) {
+      std::vector<std::shared_ptr<TailReader>> readers;
+      std::optional<MissedRecords> gap;
+      {
+        const Lock inner(self->mutex_);
+        const auto found = self->followed_.find(key);
+        if (info && found != self->followed_.end()) {
+          gap = found->second.watch.looked(look_of(*info));
+          if (gap)
+            readers = found->second.readers;
+        }
+      }
+      for (const auto& reader : readers)
+        tell_gap(*reader, *gap);
+      if (left->fetch_sub(1) == 1) {
+        Lock inner(self->mutex_);
+        self->go_on(inner);
+      }
+    });
   }
 }
 
@@ -290,6 +374,11 @@ void TailMux::failed(Lock& lock, const Error& error) {
                          error.is(Errc::disconnected) || error.is(Errc::loading) || error.is(Errc::client_closed);
   backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kLongestBackoff);
   const Milliseconds wait = backoff_;
+  // Whatever came and went while nobody was there.
+  for (auto& [key, followed] : followed_) {
+    followed.looked = {};
+    to_look_.insert(key);
+  }
   lock.unlock();
   if (transport)
     return later(wait, &TailMux::resume);
@@ -398,11 +487,30 @@ void TailMux::wake_again() {
 }
 
 void TailMux::catch_up(const std::shared_ptr<TailReader>& reader) {
-  reader->stream.read("(" + text_of(reader->behind), "+", {.count = kPage})
-      .then([self = shared_from_this(), reader](Result<Page> page) { self->caught_up(reader, std::move(page)); });
+  // The look is behind the page, on the same connection.
+  struct Both {
+    std::optional<Result<Page>> page;
+    std::optional<Result<StreamInfo>> info;
+    std::atomic<int> left{2};
+  };
+  auto both = std::make_shared<Both>();
+  const auto arrived = [self = shared_from_this(), reader, both] {
+    if (both->left.fetch_sub(1) == 1)
+      self->caught_up(reader, *std::move(both->page), *both->info);
+  };
+  Reply<Page> page = reader->stream.read("(" + entry_text(reader->behind), "+", {.count = kPage});
+  Reply<StreamInfo> info = reader->stream.info();
+  std::move(page).then([both, arrived](Result<Page> answer) {
+    both->page = std::move(answer);
+    arrived();
+  });
+  std::move(info).then([both, arrived](Result<StreamInfo> answer) {
+    both->info = std::move(answer);
+    arrived();
+  });
 }
 
-void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page) {
+void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info) {
   if (!page) {
     if (core_->closed())
       return tell({reader}, Error(Errc::client_closed, "the client is closed", Repeat::safe));
@@ -425,13 +533,22 @@ void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> 
     if (const auto number = parse_entry(record.entry))
       batch.records.emplace_back(*number, std::move(record));
   }
+  // What is missing is told before what is there.
+  const std::optional<MissedRecords> gaps[] = {
+      reader->watch.read(numbers_of(batch)),
+      info ? reader->watch.looked(look_of(*info)) : std::nullopt,
+  };
+  for (const auto& gap : gaps) {
+    if (gap)
+      tell_gap(*reader, *gap);
+  }
   deliver_to(*reader, batch);
   {
     Lock lock(mutex_);
     if (reader->left)
       return;
     if (!page->rest) {
-      const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind);
+      const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind, reader->watch);
       // What the others were handed since this page was read is not in it.
       if (reader->behind >= found->second.cursor) {
         reader->joined = true;

@@ -1,7 +1,8 @@
 // What all tails of a client share: one XREAD that waits on the server for all their streams (in a cluster, one a slot).
 //
 // Readers of one stream share its cursor. One that is behind it catches up by XRANGE pages of its own and joins when it has
-// come there; nothing is kept for it meanwhile. The next XREAD is sent when the records of the last one were handed over, so
+// come there; nothing is kept for it meanwhile. Once a second the streams of which records came are looked at between two
+// XREADs, whether some were removed before they were read. The next XREAD is sent when the records of the last one were handed over, so
 // nothing piles up. A reader of a stream that the running XREAD does not name wakes it by CLIENT UNBLOCK.
 #pragma once
 
@@ -10,11 +11,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bus/checks.hpp"
+#include "bus/gap_watch.hpp"
 #include "client/core.hpp"
 #include "echomq/tail.hpp"
 
@@ -37,7 +40,9 @@ struct TailReader {
   const std::weak_ptr<Tail::State> tail;
   std::shared_ptr<TailMux> mux;
   std::size_t place = 0;  ///< in its tail
+  EntryNumber began;      ///< behind which
   EntryNumber behind;     ///< moved by the executor, one delivery at a time
+  GapWatch watch{{}};     ///< while it catches up
   bool told = false;      ///< that it cannot be read, while it catches up; there is one page under way at a time
   // Guarded by the mux.
   bool joined = false;
@@ -57,8 +62,10 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
 
  private:
   struct Followed {
-    explicit Followed(EntryNumber from) : cursor(from) {}
+    Followed(EntryNumber from, GapWatch with) : cursor(from), watch(std::move(with)) {}
     EntryNumber cursor;
+    GapWatch watch;
+    detail::Clock::time_point looked{};  ///< for gaps
     std::vector<std::shared_ptr<TailReader>> readers;
     bool asked = false;   ///< in the running XREAD
     bool broken = false;  ///< left out until it can be read again
@@ -78,12 +85,14 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   void ask(Lock& lock);
   void arrived(Result<Parts> parts);
   void deliver(const Parts& parts);
+  /// Looks at the streams whose time has come, and then goes on.
+  void look_for_gaps();
   void failed(Lock& lock, const Error& error);
   void look_for_broken(Milliseconds wait);
   void look_again(const std::string& key, const Stream& stream);
   void wake(Lock& lock);
   void catch_up(const std::shared_ptr<TailReader>& reader);
-  void caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page);
+  void caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info);
   void later(Milliseconds wait, void (TailMux::*what)());
   void resume();
   void wake_again();
@@ -95,7 +104,8 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   std::mutex mutex_;
   // All of these are guarded by mutex_.
   std::map<std::string, Followed, std::less<>> followed_;
-  std::shared_ptr<client::Line> line_;  ///< absent while there is none to have: asks ten times a second then
+  std::set<std::string, std::less<>> to_look_;  ///< of which something was read, or may have been missed
+  std::shared_ptr<client::Line> line_;          ///< absent while there is none to have: asks ten times a second then
   bool running_ = false;  ///< an XREAD is under way, its records are handed over, or the next one waits for its time
   bool blocked_ = false;  ///< it may be waiting on the server
   bool waking_ = false;
@@ -110,6 +120,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
 /// Hands the records to the reader's tail; what is not behind its position is passed over.
 void deliver_to(TailReader& reader, const TailBatch& batch);
 void tell_error(TailReader& reader, const Error& why);
+void tell_gap(TailReader& reader, const MissedRecords& gap);
 
 }  // namespace bus
 }  // namespace v1

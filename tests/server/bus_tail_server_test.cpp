@@ -185,6 +185,177 @@ TEST_F(BusTail, ALostConnectionLosesNothing) {
     ASSERT_EQ(values[static_cast<std::size_t>(i)], std::to_string(i));
 }
 
+/// What a tail was told of gaps.
+class Gaps {
+ public:
+  [[nodiscard]] TailOptions options() {
+    TailOptions out;
+    out.on_gap = [this](const Stream& stream, const TailGap& gap) {
+      EXPECT_EQ(stream.name(), "s");
+      const std::lock_guard lock(mutex_);
+      gaps_.push_back(gap);
+      changed_.notify_all();
+    };
+    return out;
+  }
+  [[nodiscard]] std::vector<TailGap> wait(std::size_t count, std::chrono::milliseconds limit = 10s) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, limit, [&] { return gaps_.size() >= count; });
+    return gaps_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TailGap> gaps_;  // guarded by mutex_
+};
+
+TEST_F(BusTail, WhatWasTrimmedWhileItsHandlerWasSlowIsTold) {
+  Gaps gaps;
+  Seen seen;
+  std::mutex busy;
+  auto tail = Tail::start(
+      stream(),
+      [&, next = seen.handler()](const TailMessage& message) {
+        next(message);
+        const std::lock_guard lock(busy);
+      },
+      {}, gaps.options());
+  ASSERT_TRUE(tail);
+  std::string oldest;
+  {
+    const std::lock_guard lock(busy);
+    append("0");
+    ASSERT_EQ(seen.wait(1).size(), 1U);
+    for (int i = 1; i <= 100; ++i)
+      append(std::to_string(i));
+    raw("XTRIM", kKey, "MAXLEN", "40");
+    oldest = stream().info().get().value().first;
+  }
+  EXPECT_EQ(seen.wait(41).size(), 41U);
+  const auto told = gaps.wait(1);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].missed, 60U);
+  EXPECT_FALSE(told[0].begun_anew);
+  EXPECT_EQ(told[0].until, oldest);
+  EXPECT_EQ(tail->stats().gaps, 1U);
+  EXPECT_EQ(tail->stats().missed, 60U);
+  EXPECT_EQ(tail->stats().records, 41U);
+}
+
+/// Nobody reads while the connection is lost, and nothing is left of what was written then.
+TEST_F(BusTail, WhatCameAndWentWhileTheConnectionWasLostIsTold) {
+  Gaps gaps;
+  Seen seen;
+  Client follower = open();
+  auto tail = Tail::start(follower.stream("q", "s"), seen.handler(), {}, gaps.options());
+  ASSERT_TRUE(tail);
+  append("0");
+  ASSERT_EQ(seen.wait(1).size(), 1U);
+  // All in one step of the server, so that nothing is left to be read.
+  raw("EVAL",
+      "for i = 1, 7 do redis.call('XADD', KEYS[1], '*', 'k', i) end return redis.call('XTRIM', KEYS[1], 'MAXLEN', 0)",
+      "1", kKey);
+  raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+  const auto told = gaps.wait(1);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].missed, 7U);
+  append("1");
+  EXPECT_THAT(seen.wait(2), ElementsAre("0", "1"));
+  std::this_thread::sleep_for(1200ms);
+  append("2");
+  EXPECT_EQ(seen.wait(3).size(), 3U);
+  EXPECT_EQ(tail->stats().gaps, 1U) << "told once";
+}
+
+TEST_F(BusTail, TrimsBehindTheReaderAreNoGap) {
+  Gaps gaps;
+  Seen seen;
+  auto tail = Tail::start(stream(), seen.handler(), {}, gaps.options());
+  Seen past;
+  append("0");
+  auto other = Tail::start(stream(), past.handler(), "0", gaps.options());
+  ASSERT_TRUE(tail && other);
+  const auto until = std::chrono::steady_clock::now() + 3s;
+  std::size_t sent = 1;
+  while (std::chrono::steady_clock::now() < until) {
+    append(std::to_string(sent++));
+    ASSERT_EQ(seen.wait(sent).size(), sent);
+    ASSERT_EQ(past.wait(sent).size(), sent);
+    raw("XTRIM", kKey, "MAXLEN", std::to_string(sent % 3));
+  }
+  EXPECT_EQ(tail->stats().gaps, 0U);
+  EXPECT_EQ(other->stats().gaps, 0U);
+}
+
+/// It began behind an entry that is not there any more: whether something is missing cannot be known, unless nothing was ever removed.
+TEST_F(BusTail, ATailOfThePastIsToldWhenItsPlaceIsGone) {
+  std::vector<std::string> entries;
+  for (int i = 0; i < 2000; ++i) {
+    entries.emplace_back(append(std::to_string(i)).entry_id().text());
+    if (i == 0)
+      std::this_thread::sleep_for(2ms);
+  }
+  const auto start = [&](Seen& seen, Gaps& gaps, const std::string& behind) {
+    auto tail = Tail::start(stream(), seen.handler(), behind, gaps.options());
+    EXPECT_TRUE(tail);
+    return *std::move(tail);
+  };
+  Gaps none;
+  Seen all;
+  Seen later;
+  Tail whole = start(all, none, "0");
+  Tail before = start(later, none, "1-1");
+  EXPECT_EQ(all.wait(2000).size(), 2000U);
+  EXPECT_EQ(later.wait(2000).size(), 2000U);
+  raw("XTRIM", kKey, "MAXLEN", "1000");
+  Gaps gone;
+  Seen half;
+  Tail behind = start(half, gone, entries[499]);
+  EXPECT_EQ(half.wait(1000).size(), 1000U);
+  const auto told = gone.wait(1);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_FALSE(told[0].missed);
+  EXPECT_EQ(told[0].from, entries[499]);
+  EXPECT_EQ(behind.stats().gaps, 1U);
+  EXPECT_EQ(behind.stats().missed, 0U);
+  // One that is there, the last one, and the beginning: nothing can be missing.
+  Seen some;
+  Seen last;
+  Seen again;
+  Tail there = start(some, none, entries[1000]);
+  Tail at_end = start(last, none, entries[1999]);
+  Tail beginning = start(again, none, "0");
+  EXPECT_EQ(some.wait(999).size(), 999U);
+  EXPECT_EQ(again.wait(1000).size(), 1000U);
+  append("new");
+  EXPECT_EQ(last.wait(1).size(), 1U);
+  std::this_thread::sleep_for(1200ms);
+  for (const Tail* one : {&whole, &before, &there, &at_end, &beginning})
+    EXPECT_EQ(one->stats().gaps, 0U);
+}
+
+TEST_F(BusTail, AStreamThatWasDeletedAndBegunAnewIsTold) {
+  Gaps gaps;
+  Seen seen;
+  auto tail = Tail::start(stream(), seen.handler(), {}, gaps.options());
+  ASSERT_TRUE(tail);
+  for (int i = 0; i < 10; ++i)
+    append(std::to_string(i));
+  ASSERT_EQ(seen.wait(10).size(), 10U);
+  std::this_thread::sleep_for(1100ms);
+  raw("DEL", kKey);
+  append("10");
+  ASSERT_EQ(seen.wait(11).size(), 11U);
+  std::this_thread::sleep_for(1100ms);
+  append("11");
+  const auto told = gaps.wait(1);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_TRUE(told[0].begun_anew);
+  EXPECT_FALSE(told[0].missed);
+  EXPECT_EQ(seen.wait(12).size(), 12U);
+}
+
 TEST_F(BusTail, AKeyThatIsNoStreamAnyMoreDoesNotHoldTheOthersUp) {
   Seen good;
   Seen bad;

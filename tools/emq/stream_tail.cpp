@@ -56,6 +56,21 @@ Exit tail(Session& session, const Options& options) {
                       : fmt::format("({} cannot be read: {})", printable(stream.name()), why.message()),
               false);
   };
+  following.on_gap = [&lines, as_json = session.json](const echomq::Stream& stream, const echomq::TailGap& gap) {
+    if (as_json) {
+      json::object missing{{"missed", nullptr}, {"from", gap.from}, {"until", gap.until}};
+      if (gap.missed)
+        missing["missed"] = *gap.missed;
+      lines.put(json::serialize(json::object{{"stream", printable(stream.name())}, {"gap", std::move(missing)}}),
+                false);
+    } else {
+      lines.put(gap.missed ? fmt::format("({} records of {} were removed before they were read)", *gap.missed,
+                                         printable(stream.name()))
+                           : fmt::format("(records of {} may have been removed before they were read, from {} to {})",
+                                         printable(stream.name()), gap.from, gap.until),
+                false);
+    }
+  };
   std::vector<echomq::TailSource> sources;
   for (const std::string& name : options.streams) {
     ECHOMQ_OR_REPORT(echomq::Stream stream, open_stream(client, options.queue, name));
@@ -74,6 +89,7 @@ Exit tail(Session& session, const Options& options) {
     echomq::SubjectTailOptions how;
     how.behind = position.start == echomq::GroupStart::head ? std::string("0") : position.behind;
     how.on_error = following.on_error;
+    how.on_gap = following.on_gap;
     ECHOMQ_OR_REPORT(echomq::SubjectTail started, echomq::Subjects(client, queue).tail(pattern, heard, std::move(how)));
     by_pattern.emplace(std::move(started));
     session.note(fmt::format("following what matches {}", options.match));
