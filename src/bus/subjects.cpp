@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bus/checks.hpp"
+#include "bus/known_names.hpp"
 #include "bus/state.hpp"
 #include "bus/subject_hub.hpp"
 #include "identity/quoted.hpp"
@@ -22,6 +23,8 @@ using std::string_view;
 
 /// How long a name that this client has listed is taken to be so: the list may have been flushed.
 constexpr std::chrono::seconds kListed{60};
+/// Names that an appender keeps a handle of; others are made anew, and listed anew, when they are used again.
+constexpr std::size_t kLeastKnown = 10'000;
 
 /// The words of a name one by one.
 class Words {
@@ -129,12 +132,12 @@ struct Subjects::State {
     Stream stream;
     detail::Clock::time_point listed;
   };
-  std::map<std::string, Known, std::less<>> known;  // guarded by mutex
+  KnownNames<Known> known{kLeastKnown};  // guarded by mutex
 
   void unlist(const std::string& name) {
     const std::lock_guard lock(mutex);
-    if (const auto found = known.find(name); found != known.end())
-      found->second.listed = {};
+    if (Known* found = known.find(name); found != nullptr)
+      found->listed = {};
   }
 };
 
@@ -147,16 +150,15 @@ Reply<EventId> Subjects::append(string_view subject, std::span<const Field> fiel
   {
     const auto now = detail::Clock::now();
     const std::lock_guard lock(state_->mutex);
-    auto found = state_->known.find(subject);
-    if (found == state_->known.end()) {
+    State::Known* found = state_->known.find(subject);
+    if (found == nullptr) {
       ECHOMQ_TRY(const StreamName name, StreamName::parse(subject));
-      found = state_->known.emplace(std::string(subject), State::Known{state_->client.stream(state_->queue, name), {}})
-                  .first;
+      found = &state_->known.add(subject, {state_->client.stream(state_->queue, name), {}});
     }
-    stream = found->second.stream;
-    list = now - found->second.listed > kListed;
+    stream = found->stream;
+    list = now - found->listed > kListed;
     if (list)
-      found->second.listed = now;
+      found->listed = now;
   }
   if (list) {
     // Before the record, on the same connection: whoever reads the list later finds the name.
@@ -208,7 +210,8 @@ Result<SubjectTail> Subjects::tail(const SubjectPattern& pattern, TailHandler ha
     sources.push_back({state_->client.stream(state_->queue, checked), position(name, options.behind)});
     state->names.push_back(name);
   }
-  ECHOMQ_TRY(Tail started, Tail::start(sources, std::move(handler), {.on_error = options.on_error}));
+  ECHOMQ_TRY(Tail started,
+             Tail::start(sources, std::move(handler), {.on_error = options.on_error, .on_gap = options.on_gap}));
   state->tail.emplace(std::move(started));
   SubjectTail tail(state);
   const auto on_name = [weak = std::weak_ptr<SubjectTail::State>(state), pattern, of = state_,

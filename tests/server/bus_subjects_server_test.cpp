@@ -72,6 +72,31 @@ TEST_F(BusSubjects, FollowsWhatMatchesAndWhatComesLater) {
   EXPECT_EQ(eu.wait(3).size(), 3U);
 }
 
+/// What an appender knows of names is bounded; the order of each stream's records is not touched by that.
+TEST_F(BusSubjects, MoreNamesThanAreKeptInMind) {
+  const Subjects all = subjects();
+  constexpr int kNames = 25'000;
+  const One first("1");
+  const One second("2");
+  std::vector<Reply<EventId>> sent;
+  for (const One* one : {&first, &second}) {
+    for (int i = 0; i < kNames; ++i)
+      sent.push_back(all.append("orders." + std::to_string(i), one->fields()));
+  }
+  for (auto& reply : sent) {
+    const auto id = reply.get();
+    ASSERT_TRUE(id) << id.error().message();
+  }
+  EXPECT_EQ(all.list(pattern("orders.*")).get().value().size(), std::size_t{kNames});
+  for (int i = 0; i < kNames; i += 997) {
+    const auto page = client().stream("q", *StreamName::parse("orders." + std::to_string(i))).read().get();
+    ASSERT_TRUE(page);
+    ASSERT_EQ(page->records.size(), 2U);
+    EXPECT_EQ(*page->records[0].find("k"), "1");
+    EXPECT_EQ(*page->records[1].find("k"), "2");
+  }
+}
+
 TEST_F(BusSubjects, StreamsThatAreNotListedAreFoundAtTheStart) {
   append(client().stream("q", "orders.eu"), "by a plain append");
   Heard heard;
