@@ -40,6 +40,8 @@ using Clock = detail::Clock;
 /// Entries of a read: as many as make about so many bytes, by what the last read was like.
 constexpr std::size_t kPageBytes = std::size_t{4} << 20;
 constexpr std::size_t kMostPage = 1000;
+/// Files that do not fit may be mended without a change of their size.
+constexpr std::chrono::minutes kLookAgain{5};
 
 [[nodiscard]] Result<std::vector<Entry>> read_entries(const wire::Answer& answer) {
   std::vector<Entry> out;
@@ -105,12 +107,20 @@ class Archiver::Work {
   Work& operator=(const Work&) = delete;
   ~Work() { stop(); }
 
-  [[nodiscard]] Result<FoldReport> fold() {
+  enum class Asked : std::uint8_t { by_hand, by_period };
+
+  [[nodiscard]] Result<FoldReport> fold(Asked asked) {
     const std::lock_guard lock(fold_mutex_);
     FoldReport report;
-    const auto done = pass(report);
+    stuck_.reset();
+    if (asked == Asked::by_hand)
+      refused_.reset();
+    auto done = pass(report);
     if (!done)
       close_files();  // whatever is in doubt is looked at again
+    // An entry that cannot be archived leaves no doubt about the files.
+    if (done && stuck_)
+      done = std::unexpected(*stuck_);
     const std::lock_guard stats_lock(stats_mutex_);
     ++stats_.folds;
     stats_.total.folded += report.folded;
@@ -180,6 +190,19 @@ class Archiver::Work {
     [[nodiscard]] Segment named() const { return {.behind = behind, .size = size, .index_size = index_size}; }
   };
 
+  /// What the newest segment and the watermark were like when they were found not to fit.
+  struct Refused {
+    std::optional<EventId> mark;
+    Segment segment;
+    Clock::time_point at;
+    Error why;
+
+    [[nodiscard]] bool same(const Refused& now) const {
+      return mark == now.mark && segment.behind == now.segment.behind && segment.size == now.segment.size &&
+             segment.index_size == now.segment.index_size && now.at - at < kLookAgain;
+    }
+  };
+
   template <std::size_t kKeys, std::size_t kArguments>
   [[nodiscard]] Reply<Verdict> ask(string_view name, const std::array<string_view, kKeys>& keys,
                                    const std::array<string_view, kArguments>& arguments) {
@@ -195,7 +218,6 @@ class Archiver::Work {
     ECHOMQ_CHECK(hold_lease());
     if (!open_)
       ECHOMQ_CHECK(open_files(report));
-    std::optional<Error> stuck;
     for (;;) {
       ECHOMQ_TRY(const std::vector<Entry> entries, read_page());
       step("read");
@@ -204,14 +226,14 @@ class Archiver::Work {
       std::span<const Entry> sound = entries;
       for (std::size_t i = 0; i < entries.size(); ++i) {
         if (auto id = id_of(entries[i].number); !id) {
-          stuck = std::move(id).error();
+          stuck_ = std::move(id).error();
           sound = sound.first(i);
           break;
         }
       }
       if (!sound.empty())
         ECHOMQ_CHECK(write(sound, report));
-      if (stuck)
+      if (stuck_)
         break;
       ECHOMQ_CHECK(hold_lease());
       if (!open_)
@@ -223,8 +245,6 @@ class Archiver::Work {
       report.trimmed += trimmed.removed;
       step("trimmed");
     }
-    if (stuck)
-      return std::unexpected(*stuck);
     return {};
   }
 
@@ -269,7 +289,18 @@ class Archiver::Work {
       open_ = true;
       return {};
     }
-    ECHOMQ_CHECK(open_tail(segments.back(), report));
+    // Files that were found not to fit are not read again before they, or the watermark, have changed.
+    Refused now{.mark = mark_, .segment = segments.back(), .at = Clock::now(), .why = {}};
+    if (refused_ && refused_->same(now))
+      return std::unexpected(refused_->why);
+    refused_.reset();
+    if (const auto opened = open_tail(segments.back(), report); !opened) {
+      if (opened.error().code == ArchiveErrc::broken) {
+        now.why = opened.error();
+        refused_ = std::move(now);
+      }
+      return opened;
+    }
     // What was written and not counted, because its archiver ended in between, counts from now on.
     unsettled_ = mark_ != tip_;
     ECHOMQ_CHECK(settle_tail(true));
@@ -468,7 +499,7 @@ class Archiver::Work {
     while (!stopping_) {
       lock.unlock();
       const auto begin = Clock::now();
-      const auto done = fold();
+      const auto done = fold(Asked::by_period);
       std::string text = done || done.error().code == ArchiveErrc::held ? std::string() : done.error().message();
       if (!text.empty() && text != last_error && options_.log) {
         const LogField fields[] = {{"stream", stream_.name()}, {"text", text}};
@@ -499,6 +530,8 @@ class Archiver::Work {
   bool unsettled_ = false;       ///< the tip is beyond the watermark
   std::optional<Clock::time_point> synced_;
   std::size_t page_ = 100;
+  std::optional<Error> stuck_;      ///< of this fold: an entry that cannot be archived
+  std::optional<Refused> refused_;  ///< the files do not fit
 
   mutable std::mutex stats_mutex_;
   ArchiverStats stats_;  // guarded by stats_mutex_
@@ -543,7 +576,7 @@ Result<Archiver> Archiver::make(const Stream& stream, std::shared_ptr<SegmentSto
   return Archiver(std::make_unique<Work>(stream, std::move(store), std::move(options)));
 }
 
-Result<FoldReport> Archiver::fold() { return work_->fold(); }
+Result<FoldReport> Archiver::fold() { return work_->fold(Work::Asked::by_hand); }
 void Archiver::start() { work_->start(); }
 void Archiver::stop() { work_->stop(); }
 ArchiverStats Archiver::stats() const { return work_->stats(); }

@@ -12,6 +12,33 @@
 namespace echomq::test {
 namespace {
 
+/// Counts how often the bytes of segments are read.
+class CountedStore final : public SegmentStore {
+ public:
+  explicit CountedStore(std::shared_ptr<SegmentStore> inner) : inner_(std::move(inner)) {}
+  Result<std::vector<Object>> list() override { return inner_->list(); }
+  Result<std::string> get(std::string_view name, std::uint64_t offset, std::uint64_t size) override {
+    data_reads += name.ends_with(".zst") ? 1 : 0;
+    return inner_->get(name, offset, size);
+  }
+  Result<bool> put(std::string_view name, std::string_view bytes, Put how) override {
+    return inner_->put(name, bytes, how);
+  }
+  Result<void> remove(std::string_view name) override { return inner_->remove(name); }
+  bool appends() const noexcept override { return inner_->appends(); }
+  Result<void> append(std::string_view name, std::uint64_t at, std::string_view bytes) override {
+    return inner_->append(name, at, bytes);
+  }
+  Result<void> cut(std::string_view name, std::uint64_t size) override { return inner_->cut(name, size); }
+  Result<void> sync(std::string_view name) override { return inner_->sync(name); }
+  Result<std::shared_ptr<void>> lock() override { return inner_->lock(); }
+
+  std::atomic<std::size_t> data_reads{0};
+
+ private:
+  const std::shared_ptr<SegmentStore> inner_;
+};
+
 class BusArchive : public BusServerTest {
  protected:
   void SetUp() override {
@@ -187,6 +214,53 @@ TEST_F(BusArchive, AnEntryWithoutARecordIdStopsTheFoldBeforeIt) {
   EXPECT_TRUE(done.error().is(Errc::broken_state)) << done.error().message();
   EXPECT_EQ(stream().length().get().value(), 1U) << "what could not be archived is there, what could is trimmed";
   EXPECT_EQ(archived(), (std::vector<std::string>{"0"}));
+}
+
+/// Each fold of a period read and digested the segment anew.
+TEST_F(BusArchive, AStuckFoldDoesNotReadItsFilesAgain) {
+  send(100);
+  auto before = archiver();
+  fold(before);
+  before.stop();
+  const std::string far = std::to_string(last_.minted_at().time_since_epoch().count() + 1);
+  raw("XADD", kKey, far + "-5000000", "k", "no id has such a tail");
+  const auto counted = std::make_shared<CountedStore>(store_);
+  ArchiverOptions often;
+  often.period = 10ms;
+  auto made = Archiver::make(stream(), counted, often);
+  ASSERT_TRUE(made);
+  made->start();
+  ASSERT_TRUE(soon([&] { return made->stats().errors >= 20; }));
+  EXPECT_EQ(counted->data_reads, 1U);
+  raw("XDEL", kKey, far + "-5000000");
+  ASSERT_TRUE(soon([&] { return made->stats().folds > made->stats().errors; })) << "it goes on when the entry is gone";
+  EXPECT_EQ(counted->data_reads, 1U);
+  made->stop();
+}
+
+TEST_F(BusArchive, FilesThatDoNotFitAreNotReadAgainBeforeTheyChange) {
+  send(100);
+  auto before = archiver(keeping(0));
+  fold(before);
+  before.stop();
+  const std::string path = folder_ + "/" + std::string(EventId().text()) + ".jsonl.zst";
+  std::ifstream file(path, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  std::filesystem::resize_file(path, whole.size() - 1);
+  const auto counted = std::make_shared<CountedStore>(store_);
+  ArchiverOptions often;
+  often.period = 10ms;
+  auto made = Archiver::make(stream(), counted, often);
+  ASSERT_TRUE(made);
+  made->start();
+  ASSERT_TRUE(soon([&] { return made->stats().errors >= 5; }));
+  const std::size_t reads = counted->data_reads;
+  ASSERT_TRUE(soon([&] { return made->stats().errors >= 25; }));
+  EXPECT_EQ(counted->data_reads, reads);
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << whole;
+  ASSERT_TRUE(soon([&] { return made->stats().folds > made->stats().errors; })) << "mended files are seen";
+  made->stop();
+  expect_sound();
 }
 
 TEST_F(BusArchive, GroupsAreGuardedToo) {
