@@ -49,7 +49,13 @@ std::vector<std::string> GroupPool::entries() const {
 
 void GroupPool::drop(const std::set<std::string>& lost) {
   const std::lock_guard lock(mutex_);
-  lost_.insert(lost.begin(), lost.end());
+  // Of those that are in hand still: what has ended meanwhile may be handed out again, and is then run.
+  for (const auto& [name, lane] : lanes_) {
+    for (const PoolItem& item : lane.items) {
+      if (lost.contains(item.delivery.entry))
+        lost_.insert(item.delivery.entry);
+    }
+  }
 }
 
 bool GroupPool::wait_below(std::size_t most, Milliseconds wait) {

@@ -57,6 +57,46 @@ TEST(GroupPool, ALaneRunsInOrderAlsoAcrossARetryAndHoldsNoOtherUp) {
   EXPECT_LT(b2, std::ranges::find(entries, "a2")) << "a lane that waits holds no other up";
 }
 
+/// What was dropped when it was not in hand any more was passed over the next time.
+TEST(GroupPool, AnEntryThatWasDroppedAfterItsEndRunsWhenItComesAgain) {
+  Ran ran;
+  GroupPool pool(1, [&](PoolItem& one) -> std::optional<Milliseconds> {
+    ran.add(one.delivery.entry);
+    return std::nullopt;
+  });
+  pool.add("a", item("a1"));
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  pool.drop({"a1", "a2"});
+  pool.add("a", item("a1"));
+  pool.add("a", item("a2"));
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  EXPECT_THAT(ran.entries(), ::testing::ElementsAre("a1", "a1", "a2"));
+}
+
+TEST(GroupPool, WhatIsDroppedWhileItWaitsIsNotRun) {
+  Ran ran;
+  std::atomic<bool> go = false;
+  GroupPool pool(1, [&](PoolItem& one) -> std::optional<Milliseconds> {
+    ran.add(one.delivery.entry);
+    while (!go)
+      std::this_thread::sleep_for(1ms);
+    return std::nullopt;
+  });
+  pool.add("a", item("a1"));
+  pool.add("a", item("a2"));
+  pool.add("a", item("a3"));
+  while (ran.entries().empty())
+    std::this_thread::sleep_for(1ms);
+  pool.drop({"a1", "a2"});
+  EXPECT_THAT(pool.entries(), ::testing::ElementsAre("a3"));
+  go = true;
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  EXPECT_THAT(ran.entries(), ::testing::ElementsAre("a1", "a3"));
+  pool.add("a", item("a2"));
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  EXPECT_THAT(ran.entries(), ::testing::ElementsAre("a1", "a3", "a2"));
+}
+
 TEST(GroupPool, OneOfALaneAtATime) {
   std::atomic<int> running = 0;
   std::atomic<int> most = 0;
