@@ -23,7 +23,7 @@ inline namespace v1 {
 /// What goes wrong with archives alone; `error.code == ArchiveErrc::held`. Stable numbers, category `echomq.archive`.
 enum class ArchiveErrc : int {
   held = 1,            ///< another archiver has the stream's lease, or its files
-  broken = 2,          ///< files that do not fit their checksums, each other, or the stream's watermark
+  broken = 2,          ///< files that do not fit their checksums, each other, the stream or its watermark
   storage_failed = 3,  ///< the file system, or whatever else an archive lies in, refused
 };
 [[nodiscard]] const std::error_category& archive_error_category() noexcept;
@@ -126,7 +126,8 @@ class ArchiveReader {
   ArchiveReader& operator=(ArchiveReader&&) noexcept;
   ~ArchiveReader();
 
-  /// The next record; empty at the end. Errors: storage_failed; broken, naming the object and the place.
+  /// The next record; empty at the end. Errors: storage_failed; broken, naming the object and the place, also where a file in the range
+  /// does not reach the next one.
   [[nodiscard]] Result<std::optional<Record>> next();
 
  private:
@@ -147,7 +148,7 @@ class HistoryReader {
   ~HistoryReader();
 
   /// The next record; empty at the end. Errors: those of `ArchiveReader` and of `Stream`; broken when records count as
-  /// archived that this archive does not have.
+  /// archived that this archive does not have, when it is another stream's, and when the stream ends before its archive.
   [[nodiscard]] Result<std::optional<Record>> next();
 
  private:

@@ -61,6 +61,8 @@ struct ArchiverStats {
   std::uint64_t folds = 0;
   std::uint64_t held = 0;    ///< folds that found another archiver at work
   std::uint64_t errors = 0;  ///< folds that failed otherwise
+  /// Of the last fold, or of the stop, which makes durable and counts what was written; absent when all is well.
+  std::optional<Error> failure;
 };
 
 /// One archiver of a stream. Of several in any processes one is at work, the others stand by (script `archive_lease`);
@@ -79,7 +81,7 @@ class Archiver {
   ~Archiver();
 
   /// Folds all that is there now, and trims. Errors: held (another archiver is at work), broken (the watermark is
-  /// beyond the files, or files are damaged), storage_failed, broken_state (an entry whose id is no record's, such as
+  /// beyond the files, files are damaged or another stream's, or the stream ends before they do), storage_failed, broken_state (an entry whose id is no record's, such as
   /// of before 2024: it and what follows cannot be archived), and those of `Stream`.
   [[nodiscard]] Result<FoldReport> fold();
   /// Folds again and again on a thread of its own.

@@ -19,6 +19,7 @@
 
 #include "archive/catalog.hpp"
 #include "archive/errors.hpp"
+#include "archive/owner.hpp"
 #include "bus/checks.hpp"
 #include "bus/retention.hpp"
 #include "bus/state.hpp"
@@ -127,17 +128,20 @@ class Archiver::Work {
     stats_.total.trimmed += report.trimmed;
     stats_.total.bytes += report.bytes;
     stats_.total.cut += report.cut;
+    stats_.failure.reset();
     if (done)
       return report;
     const bool held = done.error().code == ArchiveErrc::held;
     stats_.held += held ? 1 : 0;
-    stats_.errors += held ? 0 : 1;
+    if (!held)
+      count(done.error());
     return std::unexpected(done.error());
   }
 
-  void count_error() {
-    const std::lock_guard stats_lock(stats_mutex_);
+  /// With stats_mutex_ held.
+  void count(const Error& error) {
     ++stats_.errors;
+    stats_.failure = error;
   }
 
   void start() {
@@ -162,15 +166,19 @@ class Archiver::Work {
     const std::lock_guard lock(fold_mutex_);
     if (open_) {
       // What cannot be sealed now is looked at by whoever opens the archive next.
-      if (const auto settled = settle_tail(true); !settled)
-        count_error();
+      if (const auto settled = settle_tail(true); !settled) {
+        const std::lock_guard stats_lock(stats_mutex_);
+        count(settled.error());
+      }
     }
     close_files();
     if (!fence_.empty()) {
       // Unanswered, the lease ends by its own time.
       if (const auto given_up = ask("archive_lease", parts(lease_key_), parts(owner_, string_view("0"))).get();
-          !given_up)
-        count_error();
+          !given_up) {
+        const std::lock_guard stats_lock(stats_mutex_);
+        ++stats_.errors;
+      }
       fence_.clear();
     }
   }
@@ -240,6 +248,7 @@ class Archiver::Work {
         return archive::failed(ArchiveErrc::held, "the lease of the archive was lost meanwhile");
     }
     ECHOMQ_CHECK(settle_tail(false));
+    ECHOMQ_CHECK(check_tip());
     if (options_.retention) {
       ECHOMQ_TRY(const Retained trimmed, retain(stream_, *options_.retention).get());
       report.trimmed += trimmed.removed;
@@ -276,7 +285,9 @@ class Archiver::Work {
   [[nodiscard]] Result<void> open_files(FoldReport& report) {
     ECHOMQ_TRY(files_lock_, store_->lock());
     ECHOMQ_TRY(mark_, stream_.archived().get());
-    ECHOMQ_TRY(const std::vector<Segment> segments, list_segments(*store_));
+    ECHOMQ_TRY(const auto objects, store_->list());
+    ECHOMQ_TRY(const bool named, check_owner(*store_, objects, whose_));
+    const std::vector<Segment> segments = segments_of(objects);
     tip_.reset();
     digest_.reset();
     tail_ = {};
@@ -285,6 +296,8 @@ class Archiver::Work {
       if (mark_ && !options_.continue_at_watermark)
         return beyond("is empty");
       tip_ = mark_;
+      if (!named)
+        ECHOMQ_CHECK(claim(*store_, whose_));
       ECHOMQ_CHECK(begin_segment());
       open_ = true;
       return {};
@@ -301,6 +314,8 @@ class Archiver::Work {
       }
       return opened;
     }
+    if (!named)
+      ECHOMQ_CHECK(claim(*store_, whose_));
     // What was written and not counted, because its archiver ended in between, counts from now on.
     unsettled_ = mark_ != tip_;
     ECHOMQ_CHECK(settle_tail(true));
@@ -463,6 +478,9 @@ class Archiver::Work {
     return begin_segment();
   }
 
+  /// What comes to a stream below what is in the files is read by nobody here, and would count as archived.
+  [[nodiscard]] Result<void> check_tip() const { return tip_ ? check_top(stream_, number_of(*tip_)) : Result<void>(); }
+
   /// Makes durable what was written, as was chosen, and then counts it as archived.
   [[nodiscard]] Result<void> settle_tail(bool now) {
     if (!unsettled_ || !tip_)
@@ -476,6 +494,7 @@ class Archiver::Work {
       synced_ = Clock::now();
       step("synced");
     }
+    ECHOMQ_CHECK(check_tip());
     const Stream::State& state = stream_.internal();
     const string_view from = mark_ ? mark_->text() : string_view();
     ECHOMQ_TRY(
@@ -516,6 +535,7 @@ class Archiver::Work {
   ArchiverOptions options_;
   const std::string lease_key_;
   const std::string owner_ = make_owner();
+  const std::string whose_ = owner_text(stream_.queue().text(), stream_.name());
 
   std::mutex fold_mutex_;
   // Guarded by fold_mutex_.

@@ -61,8 +61,7 @@ Result<EventId> id_of(const bus::EntryNumber& entry) {
   return *id;
 }
 
-Result<std::vector<Segment>> list_segments(SegmentStore& store) {
-  ECHOMQ_TRY(const auto objects, store.list());
+std::vector<Segment> segments_of(std::span<const SegmentStore::Object> objects) {
   std::map<EventId, Segment> segments;
   for (const auto& [name, size] : objects) {
     const string_view text = name;
@@ -83,6 +82,11 @@ Result<std::vector<Segment>> list_segments(SegmentStore& store) {
       out.push_back(segment);
   }
   return out;
+}
+
+Result<std::vector<Segment>> list_segments(SegmentStore& store) {
+  ECHOMQ_TRY(const auto objects, store.list());
+  return segments_of(objects);
 }
 
 Result<SegmentFrames> load_frames(SegmentStore& store, const Segment& segment, Trust trust, Digest* digest) {
@@ -120,6 +124,15 @@ Result<SegmentFrames> load_frames(SegmentStore& store, const Segment& segment, T
   }
   out.end = out.frames.empty() ? 0 : out.frames.back().end();
   return out;
+}
+
+Result<std::optional<bus::EntryNumber>> newest_record(SegmentStore& store, std::span<const Segment> segments) {
+  for (std::size_t i = segments.size(); i > 0; --i) {
+    ECHOMQ_TRY(const SegmentFrames loaded, load_frames(store, segments[i - 1], Trust::index));
+    if (!loaded.frames.empty())
+      return std::optional(loaded.frames.back().last);
+  }
+  return std::optional<bus::EntryNumber>();
 }
 
 Result<std::string> frame_lines(SegmentStore& store, const Segment& segment, const Frame& frame) {

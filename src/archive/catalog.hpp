@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct Segment {
 };
 
 /// In order. Objects of other names are passed over.
+[[nodiscard]] std::vector<Segment> segments_of(std::span<const SegmentStore::Object> objects);
 [[nodiscard]] Result<std::vector<Segment>> list_segments(SegmentStore& store);
 
 struct SegmentFrames {
@@ -42,6 +45,10 @@ enum class Trust : std::uint8_t {
 /// `digest`, when not null, is given all bytes of the frames that count.
 [[nodiscard]] Result<SegmentFrames> load_frames(SegmentStore& store, const Segment& segment, Trust trust,
                                                 Digest* digest = nullptr);
+
+/// The newest record that stands in whole frames; empty when there is none.
+[[nodiscard]] Result<std::optional<bus::EntryNumber>> newest_record(SegmentStore& store,
+                                                                    std::span<const Segment> segments);
 
 /// The lines of one frame. Errors: broken when they do not fit the checksum.
 [[nodiscard]] Result<std::string> frame_lines(SegmentStore& store, const Segment& segment, const Frame& frame);

@@ -7,6 +7,7 @@
 
 #include "archive/catalog.hpp"
 #include "archive/errors.hpp"
+#include "archive/owner.hpp"
 #include "archive/range.hpp"
 #include "echomq/archive.hpp"
 #include "result/try.hpp"
@@ -38,6 +39,9 @@ struct HistoryReader::State {
   /// Forward: where the archive's part ends, and whether that very record was met.
   EntryNumber watermark;
   bool met = false;
+  /// The newest record in the files when they were first looked at: a watermark may be missing, or older than they are.
+  std::optional<EntryNumber> tip;
+  bool looked = false;
   std::deque<Record> records;
   bool live_done = false;
 
@@ -52,17 +56,34 @@ struct HistoryReader::State {
   [[nodiscard]] Result<void> read_live() {
     ECHOMQ_TRY(Page page,
                stream.read(text_of(span->low), text_of(span->high), {.count = kPage, .direction = direction}).get());
-    std::optional<EventId> mark;
+    std::optional<EntryNumber> mark;
     if (store) {
-      ECHOMQ_TRY(mark, stream.archived().get());
+      ECHOMQ_TRY(const std::optional<EventId> counted, stream.archived().get());
+      if (counted)
+        mark = number_of(*counted);
+      if (!looked)
+        ECHOMQ_CHECK(look(mark));
+      mark = std::max(mark, tip);
     }
     return direction == Direction::oldest_first ? take_forward(std::move(page), mark)
                                                 : take_backward(std::move(page), mark);
   }
 
-  [[nodiscard]] Result<void> take_forward(Page page, std::optional<EventId> mark) {
-    if (mark && number_of(*mark) >= span->low) {
-      watermark = number_of(*mark);
+  /// Whether the files and the stream belong together.
+  [[nodiscard]] Result<void> look(std::optional<EntryNumber> mark) {
+    ECHOMQ_TRY(const auto objects, store->list());
+    ECHOMQ_TRY(const bool named, check_owner(*store, objects, owner_text(stream.queue().text(), stream.name())));
+    (void)named;
+    ECHOMQ_TRY(tip, newest_record(*store, segments_of(objects)));
+    if (const auto newest = std::max(mark, tip))
+      ECHOMQ_CHECK(check_top(stream, *newest));
+    looked = true;
+    return {};
+  }
+
+  [[nodiscard]] Result<void> take_forward(Page page, std::optional<EntryNumber> mark) {
+    if (mark && *mark >= span->low) {
+      watermark = *mark;
       met = watermark > span->high;
       return open_archive({span->low, std::min(span->high, watermark)});
     }
@@ -71,13 +92,13 @@ struct HistoryReader::State {
     return {};
   }
 
-  [[nodiscard]] Result<void> take_backward(Page page, std::optional<EventId> mark) {
-    if (!mark || number_of(*mark) < span->low) {
+  [[nodiscard]] Result<void> take_backward(Page page, std::optional<EntryNumber> mark) {
+    if (!mark || *mark < span->low) {
       live_done = !page.rest;
       keep(std::move(page.records), {0, 0});
       return {};
     }
-    watermark = number_of(*mark);
+    watermark = *mark;
     const bool reaches = !page.rest || *bus::parse_entry(page.records.back().entry) <= watermark;
     keep(std::move(page.records), next_entry(watermark));
     if (!reaches)

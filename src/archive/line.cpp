@@ -19,17 +19,6 @@ using std::string_view;
 
 constexpr string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// A JSON string, or `{"base64":"..."}` for bytes that are no UTF-8.
-void append_text(std::string& out, string_view text) {
-  if (is_utf8(text)) {
-    events::append_json_string(out, text);
-    return;
-  }
-  out += R"({"base64":")";
-  out += base64(text);
-  out += "\"}";
-}
-
 [[nodiscard]] bool read_text(const json::value& value, std::string& text) {
   if (value.is_string()) {
     text = value.get_string();
@@ -104,6 +93,16 @@ bool base64_decode(string_view text, std::string& bytes) {
       bytes += static_cast<char>(three >> (16 - 8 * i) & 0xFFU);
   }
   return true;
+}
+
+void append_text(std::string& out, string_view text) {
+  if (is_utf8(text)) {
+    events::append_json_string(out, text);
+    return;
+  }
+  out += R"({"base64":")";
+  out += base64(text);
+  out += "\"}";
 }
 
 void append_line(std::string& out, const Entry& entry) {

@@ -25,6 +25,8 @@ struct Entry {
 /// False for what is no base64 with padding.
 [[nodiscard]] bool base64_decode(std::string_view text, std::string& bytes);
 
+/// Appends a JSON string, or `{"base64":"..."}` for bytes that are no UTF-8.
+void append_text(std::string& out, std::string_view text);
 /// Appends the line, with its end.
 void append_line(std::string& out, const Entry& entry);
 /// The record of a line without its end; what it hides is left out, as on reading the stream. Errors: broken.

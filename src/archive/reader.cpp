@@ -91,6 +91,8 @@ struct ArchiveReader::State {
   /// What is still to be read of them: [begin, end).
   std::size_t begin = 0;
   std::size_t end = 0;
+  std::optional<EventId> doubted;   ///< the segment for whose sake all were listed again
+  std::optional<std::string> hole;  ///< behind what was read
   std::optional<Segment> segment;
   std::deque<Frame> frames;  ///< of `segment`, those still to be read
   std::deque<std::pair<EntryNumber, Record>> records;
@@ -100,6 +102,7 @@ struct ArchiveReader::State {
   /// Chooses the segments that the span can touch by their names alone.
   [[nodiscard]] Result<void> choose() {
     ECHOMQ_TRY(segments, list_segments(*store));
+    begin = end = 0;
     if (!span)
       return {};
     const auto begins_behind = [](const EntryNumber& entry, const Segment& one) {
@@ -115,15 +118,44 @@ struct ArchiveReader::State {
   }
 
   [[nodiscard]] Result<bool> next_segment() {
-    if (begin >= end)
-      return false;
-    segment = segments[forward() ? begin++ : --end];
-    ECHOMQ_TRY(const SegmentFrames loaded, load_frames(*store, *segment, Trust::index));
-    for (const Frame& frame : loaded.frames) {
-      if (span->low <= frame.last && frame.first <= span->high)
-        frames.push_back(frame);
+    if (hole)
+      return archive::failed(ArchiveErrc::broken, *hole);
+    while (begin < end) {
+      const std::size_t at = forward() ? begin : end - 1;
+      ECHOMQ_TRY(const SegmentFrames loaded, load_frames(*store, segments[at], Trust::index));
+      hole = hole_behind(at, loaded);
+      if (hole && doubted != segments[at].behind) {
+        // A list is not of one moment: the file may have grown, and the next one begun, while it was made.
+        doubted = segments[at].behind;
+        hole.reset();
+        if (!forward())
+          span->high = std::min(span->high, number_of(segments[at + 1].behind));
+        ECHOMQ_CHECK(choose());
+        continue;
+      }
+      if (hole && !forward())
+        return archive::failed(ArchiveErrc::broken, *hole);
+      segment = segments[at];
+      forward() ? ++begin : --end;
+      for (const Frame& frame : loaded.frames) {
+        if (span->low <= frame.last && frame.first <= span->high)
+          frames.push_back(frame);
+      }
+      return true;
     }
-    return true;
+    return false;
+  }
+  /// What is missing between a segment and the next one, where the span wants it.
+  [[nodiscard]] std::optional<std::string> hole_behind(std::size_t at, const SegmentFrames& loaded) const {
+    if (at + 1 == segments.size())
+      return std::nullopt;
+    const Segment& one = segments[at];
+    const EntryNumber next = number_of(segments[at + 1].behind);
+    const EntryNumber last = loaded.frames.empty() ? number_of(one.behind) : loaded.frames.back().last;
+    if (next < span->low || span->high <= last || (last == next && loaded.end == one.size))
+      return std::nullopt;
+    return fmt::format("{} ends at {}, and the next file begins behind {}: what lies between is missing or damaged",
+                       one.data_name(), text_of(last), text_of(next));
   }
   [[nodiscard]] Result<void> next_frame() {
     const Frame frame = forward() ? frames.front() : frames.back();

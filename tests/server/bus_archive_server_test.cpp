@@ -298,6 +298,131 @@ TEST_F(BusArchive, AWatermarkBeyondTheFilesIsRefused) {
   EXPECT_EQ(archived().size(), 5U);
 }
 
+// Nothing but its name says of a record whose it is: those of the second stream would count as archived up to the first one's newest.
+TEST_F(BusArchive, AnArchiveIsOneStreams) {
+  const Stream other = client().stream("q", "other");
+  for (int i = 0; i < 10; ++i)
+    append(other, "older");
+  send(10);
+  auto one = archiver();
+  fold(one);
+  one.stop();
+  auto two = Archiver::make(other, store_, keeping(0));
+  ASSERT_TRUE(two);
+  const auto refused = two->fold();
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().code == ArchiveErrc::broken) << refused.error().message();
+  EXPECT_THAT(refused.error().text, ::testing::HasSubstr("other"));
+  two->stop();
+  EXPECT_EQ(other.length().get().value(), 10U);
+  EXPECT_FALSE(other.archived().get().value());
+  auto reader = HistoryReader::open(other, store_);
+  ASSERT_TRUE(reader);
+  EXPECT_TRUE(reader->next().error().code == ArchiveErrc::broken);
+  // Its own stream goes on, and so does an archive that does not say whose it is, which says it from then on.
+  send(10);
+  auto three = archiver(keeping(0));
+  EXPECT_EQ(fold(three).folded, 10U);
+  three.stop();
+  ASSERT_TRUE(std::filesystem::remove(folder_ + "/archive.json"));
+  send(10);
+  auto four = archiver(keeping(0));
+  EXPECT_EQ(fold(four).folded, 10U);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/archive.json"));
+  EXPECT_EQ(history(), sent());
+}
+
+// A stream that was deleted, or whose server has lost its newest, while ids were minted ahead: what comes next is below what is archived.
+TEST_F(BusArchive, WhatComesBelowTheArchivesEndIsNotTrimmed) {
+  const auto now = std::chrono::time_point_cast<Milliseconds>(std::chrono::system_clock::now());
+  raw("XADD", kKey, std::to_string((now + 1h).time_since_epoch().count()) + "-1", "k", "0");
+  auto one = archiver(keeping(0));
+  EXPECT_EQ(fold(one).trimmed, 1U);
+  raw("DEL", kKey);
+  EXPECT_EQ(fold(one).folded, 0U) << "there is nothing that could be lost";
+  for (int i = 0; i < 5; ++i)
+    append("new");
+  const auto refused = one.fold();
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().code == ArchiveErrc::broken) << refused.error().message();
+  EXPECT_EQ(stream().length().get().value(), 5U);
+  // Nor by whoever sweeps.
+  RetentionPolicy policy = *keeping(0).retention;
+  policy.archived_only = true;
+  const auto swept = retain(stream(), policy).get();
+  ASSERT_TRUE(swept) << swept.error().message();
+  EXPECT_EQ(swept->removed, 0U);
+  EXPECT_EQ(swept->held_by, HeldBy::archive);
+  policy.keep = {.count = {}, .age = 0ms, .bytes = {}};
+  EXPECT_EQ(retain(stream(), policy).get()->removed, 0U);
+  EXPECT_EQ(stream().length().get().value(), 5U);
+  auto reader = HistoryReader::open(stream(), store_);
+  EXPECT_TRUE(reader->next().error().code == ArchiveErrc::broken) << "they are in neither";
+  one.stop();
+  EXPECT_FALSE(one.fold()) << "nor when the files are opened anew";
+  one.stop();
+  // In another folder it goes on.
+  ASSERT_TRUE(stream().clear_archived().get());
+  store_ = LocalSegments::open(folder_ + "/again").value();
+  auto two = archiver(keeping(0));
+  const FoldReport report = fold(two);
+  EXPECT_EQ(report.folded, 5U);
+  EXPECT_EQ(report.trimmed, 5U);
+  EXPECT_EQ(history().size(), 5U);
+}
+
+TEST_F(BusArchive, TheNewestDeletedIsNoNewBeginning) {
+  send(10);
+  auto one = archiver(keeping(5));
+  EXPECT_EQ(fold(one).trimmed, 5U);
+  raw("XDEL", kKey, last_.entry_id().text());
+  RetentionPolicy policy = *keeping(2).retention;
+  policy.archived_only = true;
+  EXPECT_EQ(retain(stream(), policy).get()->removed, 2U) << "the top of the stream stays where it was";
+  send(1);
+  EXPECT_EQ(fold(one).folded, 1U);
+}
+
+TEST_F(BusArchive, AHistoryIsWholeWithoutAWatermarkAndWithAnOldOne) {
+  send(10);
+  auto one = archiver(keeping(0));
+  fold(one);
+  const EventId early = last_;
+  send(90);
+  fold(one);
+  one.stop();
+  send(5);
+  ASSERT_TRUE(stream().clear_archived().get());
+  EXPECT_EQ(history(), sent());
+  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  ASSERT_TRUE(stream().put_archived(early).get()) << "as of a server that was restored";
+  EXPECT_EQ(history(), sent());
+  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  raw("FLUSHALL");
+  sent_ -= 5;
+  EXPECT_EQ(history(), sent()) << "all that is left";
+  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+}
+
+TEST_F(BusArchive, TheLastFailureIsToldUntilAllIsWellAgain) {
+  send(10);
+  auto one = archiver(keeping(0));
+  fold(one);
+  EXPECT_FALSE(one.stats().failure);
+  raw("SET", "emq:{q}:stream:s:archived", "nonsense");
+  send(1);
+  EXPECT_FALSE(one.fold());
+  ASSERT_TRUE(one.stats().failure);
+  EXPECT_EQ(one.stats().errors, 1U);
+  raw("SET", "emq:{q}:stream:s:archived", stream().read("-", "+").get()->records.at(0).id->text());
+  EXPECT_EQ(fold(one).folded, 0U) << "it was written before";
+  EXPECT_FALSE(one.stats().failure);
+  raw("SET", "emq:{q}:stream:s:archived", "nonsense");
+  send(1);
+  EXPECT_FALSE(one.fold());
+  EXPECT_TRUE(one.stats().failure);
+}
+
 TEST_F(BusArchive, ATornTailIsCutAndFoldedAgain) {
   send(100);
   auto one = archiver();

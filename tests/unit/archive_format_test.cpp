@@ -9,6 +9,7 @@
 #include "archive/catalog.hpp"
 #include "archive/frame.hpp"
 #include "archive/line.hpp"
+#include "archive/owner.hpp"
 #include "archive/range.hpp"
 #include "echomq/archive.hpp"
 
@@ -185,6 +186,25 @@ class ArchiveFiles : public ::testing::Test {
       out.push_back(std::stoi(*(*record)->find("n")));
     return out;
   }
+  /// What is read before the reader says that the archive is broken.
+  [[nodiscard]] std::vector<int> read_to_hole(const HistoryRange& range = {}) {
+    std::vector<int> out;
+    auto reader = ArchiveReader::open(store_, range);
+    EXPECT_TRUE(reader) << reader.error().message();
+    for (;;) {
+      const auto record = reader->next();
+      if (!record) {
+        EXPECT_TRUE(record.error().code == ArchiveErrc::broken) << record.error().message();
+        EXPECT_FALSE(reader->next()) << "it stays so";
+        return out;
+      }
+      if (!*record) {
+        ADD_FAILURE() << "it has read over the hole";
+        return out;
+      }
+      out.push_back(std::stoi(*(*record)->find("n")));
+    }
+  }
   static std::vector<int> numbers(int first, int last) {
     std::vector<int> out;
     for (int i = first; first <= last ? i <= last : i >= last; first <= last ? ++i : --i)
@@ -261,6 +281,109 @@ TEST_F(ArchiveFiles, AMissingSegmentIsAFault) {
   EXPECT_TRUE(verify_archive(*store_)->faults.empty());
   std::filesystem::remove(folder_ + "/" + id_behind(10) + ".jsonl.zst");
   EXPECT_EQ(verify_archive(*store_)->faults.size(), 1U);
+}
+
+// A reader that went on behind a hole as if nothing were there would show a history that never was.
+TEST_F(ArchiveFiles, AHoleIsToldNotReadOver) {
+  add(kFirst, 1, 10);
+  add(id_behind(10), 11, 20);
+  add(id_behind(20), 21, 30);
+  std::filesystem::remove(folder_ + "/" + id_behind(10) + ".jsonl.zst");
+  const auto at = [](int n) { return std::to_string(kBase + static_cast<std::uint64_t>(n)); };
+  using Numbers = std::vector<int>;
+  EXPECT_EQ(read_to_hole(), numbers(1, 10));
+  EXPECT_EQ(read_to_hole({.direction = Direction::newest_first}), numbers(30, 21));
+  EXPECT_EQ(read_to_hole({.from = at(12), .to = at(15)}), Numbers());
+  EXPECT_EQ(read_to_hole({.from = at(12), .to = at(15), .direction = Direction::newest_first}), Numbers());
+  EXPECT_EQ(read_to_hole({.from = at(20)}), Numbers());
+  // Where nobody asks for it there is none.
+  EXPECT_EQ(read({.from = at(21), .to = at(25)}), numbers(21, 25));
+  EXPECT_EQ(read({.from = at(2), .to = at(9)}), numbers(2, 9));
+  EXPECT_EQ(read({.from = at(2), .to = at(9), .direction = Direction::newest_first}), numbers(9, 2));
+  EXPECT_EQ(read({.from = at(21), .direction = Direction::newest_first}), numbers(30, 21));
+}
+
+TEST_F(ArchiveFiles, DamageInFrontOfAnotherSegmentIsNoTornTail) {
+  add(kFirst, 1, 10, false);
+  const std::string name = kFirst + ".jsonl.zst";
+  const std::uint64_t first = size_of(name);
+  add(kFirst, 11, 20, false);
+  add(id_behind(20), 21, 30);
+  EXPECT_EQ(read(), numbers(1, 30));
+  const std::string path = folder_ + "/" + name;
+  std::FILE* const file = std::fopen(path.c_str(), "r+b");
+  std::fseek(file, static_cast<long>(first) + 20, SEEK_SET);
+  std::fputc('!', file);
+  std::fclose(file);
+  EXPECT_EQ(read_to_hole(), numbers(1, 10));
+  EXPECT_EQ(read_to_hole({.direction = Direction::newest_first}), numbers(30, 21));
+}
+
+/// As a folder that is listed while an archiver writes: the first list has an old size, and lacks a file that is older than one it has.
+class HastyStore final : public SegmentStore {
+ public:
+  explicit HastyStore(std::shared_ptr<SegmentStore> inner) : inner_(std::move(inner)) {}
+  Result<std::vector<Object>> list() override {
+    auto all = inner_->list();
+    if (lists_++ == 0) {
+      std::erase_if(*all, [&](const Object& one) { return one.name.starts_with(missing); });
+      for (Object& one : *all)
+        one.size = one.name == old ? old_size : one.size;
+    }
+    return all;
+  }
+  Result<std::string> get(std::string_view name, std::uint64_t offset, std::uint64_t size) override {
+    return inner_->get(name, offset, size);
+  }
+  Result<bool> put(std::string_view name, std::string_view bytes, Put how) override {
+    return inner_->put(name, bytes, how);
+  }
+  Result<void> remove(std::string_view name) override { return inner_->remove(name); }
+
+  std::string missing;
+  std::string old;
+  std::uint64_t old_size = 0;
+
+ private:
+  const std::shared_ptr<SegmentStore> inner_;
+  int lists_ = 0;
+};
+
+TEST_F(ArchiveFiles, AListThatIsNotOfOneMomentIsMadeAgain) {
+  add(kFirst, 1, 10);
+  const std::uint64_t size = size_of(kFirst + ".jsonl.zst");
+  add(kFirst, 11, 20);
+  add(id_behind(20), 21, 30);
+  add(id_behind(30), 31, 40);
+  add(id_behind(40), 41, 50);
+  for (const auto direction : {Direction::oldest_first, Direction::newest_first}) {
+    auto store = std::make_shared<HastyStore>(store_);
+    store->missing = id_behind(20);
+    store->old = kFirst + ".jsonl.zst";
+    store->old_size = size;
+    std::vector<int> out;
+    auto reader = ArchiveReader::open(store, {.direction = direction});
+    ASSERT_TRUE(reader);
+    for (;;) {
+      const auto record = reader->next();
+      ASSERT_TRUE(record) << record.error().message();
+      if (!*record)
+        break;
+      out.push_back(std::stoi(*(*record)->find("n")));
+    }
+    EXPECT_EQ(out, direction == Direction::oldest_first ? numbers(1, 50) : numbers(50, 1));
+  }
+}
+
+TEST_F(ArchiveFiles, TheOwnerIsNamedOnce) {
+  EXPECT_EQ(owner_text("q", "a\"b"), "{\"queue\":\"q\",\"stream\":\"a\\\"b\"}\n");
+  EXPECT_EQ(owner_text("q", "\xff"), "{\"queue\":\"q\",\"stream\":{\"base64\":\"/w==\"}}\n");
+  EXPECT_FALSE(check_owner(*store_, *store_->list(), owner_text("q", "a")).value());
+  ASSERT_TRUE(claim(*store_, owner_text("q", "a")));
+  ASSERT_TRUE(claim(*store_, owner_text("q", "a")));
+  EXPECT_TRUE(claim(*store_, owner_text("q", "b")).error().code == ArchiveErrc::broken);
+  EXPECT_TRUE(check_owner(*store_, *store_->list(), owner_text("q", "a")).value());
+  EXPECT_TRUE(check_owner(*store_, *store_->list(), owner_text("r", "a")).error().code == ArchiveErrc::broken);
 }
 
 TEST_F(ArchiveFiles, AnObjectIsMadeWholeAndOnce) {

@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
 -- stream_retain (extension): removes from the head of a stream what is beyond the limits and held by no guard. Limits together: what any of
 -- them does not keep may go. Guards: consumer groups, for all they have not acknowledged, up to harder limits; the archive's watermark,
--- without exception. All is decided and done in one step, so that nothing that a group was just given, or that was just appended, goes.
+-- without exception: where that is above the stream's top nothing goes, for the stream was deleted and begun anew, or has lost its newest
+-- entries, and what it holds is in no archive. All is decided and done in one step, so that nothing that a group was just given, or that was
+-- just appended, goes.
 -- One call removes up to `most` entries a limit; the caller calls again while there is more. Bytes are names and values of the entries,
 -- reckoned from the mean of some 30 of them times the length; what the server adds, and groups, are not counted.
 -- KEYS[1] stream              KEYS[2] stream:archived
@@ -70,6 +72,16 @@ end
 local first = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
 if not first then return {0, 0, ''} end
 local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1][1]
+if archive_guard and before(behind(last), archive_guard) then
+  -- The newest may just have been deleted: the top tells.
+  local info = redis.call('XINFO', 'STREAM', key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' and before(behind(info[i + 1]), archive_guard) then
+      archive_guard = '0-0'
+      break
+    end
+  end
+end
 
 local group_guard
 local function hold(id)
