@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,9 +39,9 @@ class SubjectPattern {
 struct SubjectTailOptions {
   /// Of streams that are there when it starts, as `TailSource::behind`. Streams that come later are read from their beginning.
   std::string behind = {};
-  /// Of single streams, such as `SubjectTail::positions` of an earlier run; streams that are not named here and were not there
-  /// then are read from `behind`.
-  std::map<std::string, std::string> resume = {};
+  /// Of single streams: `SubjectTail::positions` of an earlier run, also when that knew none yet. Streams that are not named here are read
+  /// from `behind`, and when that is empty from their beginning: they have come since.
+  std::optional<std::map<std::string, std::string>> resume = {};
   TailErrorHandler on_error = {};
   TailGapHandler on_gap = {};
 };

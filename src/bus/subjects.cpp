@@ -199,7 +199,10 @@ Result<SubjectTail> Subjects::tail(const SubjectPattern& pattern, TailHandler ha
   // A stream that comes after this look is told by the hub, and read from its beginning.
   ECHOMQ_TRY(std::set<std::string> there, hub->look());
   std::vector<TailSource> sources;
-  const auto position = [resume = std::move(options.resume)](const std::string& name, const std::string& other) {
+  // Who goes on from where it was has seen nothing of a stream that it did not know.
+  const std::string of_others = options.resume && options.behind.empty() ? std::string("0") : options.behind;
+  const auto position = [resume = std::move(options.resume).value_or(std::map<std::string, std::string>())](
+                            const std::string& name, const std::string& other) {
     const auto found = resume.find(name);
     return found == resume.end() ? other : found->second;
   };
@@ -207,7 +210,7 @@ Result<SubjectTail> Subjects::tail(const SubjectPattern& pattern, TailHandler ha
     if (!pattern.matches(name))
       continue;
     ECHOMQ_TRY(const StreamName checked, StreamName::parse(name));
-    sources.push_back({state_->client.stream(state_->queue, checked), position(name, options.behind)});
+    sources.push_back({state_->client.stream(state_->queue, checked), position(name, of_others)});
     state->names.push_back(name);
   }
   ECHOMQ_TRY(Tail started,

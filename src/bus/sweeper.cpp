@@ -125,7 +125,7 @@ class StreamSweeper::Loop {
       for (std::size_t i = at; i < end; ++i) {
         const auto done = sent[i - at].get();
         swept_.fetch_add(1);
-        if (!succeeded(done, due[i].stream.name()))
+        if (!succeeded(done, "sweep", due[i].stream.queue().text(), due[i].stream.name()))
           continue;
         removed_.fetch_add(done->removed);
         held_.fetch_add(done->held_by == HeldBy::nothing ? 0 : 1);
@@ -150,7 +150,7 @@ class StreamSweeper::Loop {
     }
     for (auto& [name, reply] : asked) {
       const auto stored = reply.get();
-      if (!succeeded(stored, *name)) {
+      if (!succeeded(stored, "policies", *name)) {
         // What the fleet has said is not known: what the code says might remove too much.
         all.erase(*name);
         continue;
@@ -158,8 +158,9 @@ class StreamSweeper::Loop {
       for (const auto& [stream, text] : *stored) {
         const auto parsed = StreamName::parse(stream);
         auto policy = RetentionPolicy::parse(text);
-        if (!parsed || !policy) {
-          (void)succeeded(Result<void>(std::unexpected(parsed ? policy.error() : parsed.error())), stream);
+        const Result<void> sound =
+            parsed && policy ? Result<void>() : std::unexpected(parsed ? policy.error() : parsed.error());
+        if (!succeeded(sound, "policy", *name, stream)) {
           all[*name].erase(stream);
           continue;
         }
@@ -197,7 +198,7 @@ class StreamSweeper::Loop {
     std::vector<Due> due;
     for (auto& [at, reply] : asked) {
       const auto turns = reply.get();
-      if (!succeeded(turns, candidates[at].stream.queue().text()))
+      if (!succeeded(turns, "turns", candidates[at].stream.queue().text()))
         continue;
       for (std::size_t i = 0; i < turns->size() && at + i < candidates.size(); ++i) {
         if ((*turns)[i])
@@ -207,19 +208,26 @@ class StreamSweeper::Loop {
     return due;
   }
 
+  /// Tells an error once in a row: of the same deed (`what`) on the same stream, or on the whole queue.
   template <typename T>
-  [[nodiscard]] bool succeeded(const Result<T>& result, string_view what) {
-    if (result)
+  [[nodiscard]] bool succeeded(const Result<T>& result, string_view what, string_view queue, string_view stream = {}) {
+    if (result && last_errors_.empty())
       return true;
+    std::string deed = fmt::format("{} {} {}", what, queue, stream);
+    if (result) {
+      last_errors_.erase(deed);
+      return true;
+    }
     errors_.fetch_add(1);
     std::string text = result.error().message();
-    if (options_.log && last_errors_[std::string(what)] != text) {
-      const LogField fields[] = {{"stream", what}, {"text", text}};
+    std::string& last = last_errors_[deed];
+    if (options_.log && last != text) {
+      const LogField fields[] = {{"queue", queue}, {"stream", stream.empty() ? queue : stream}, {"text", text}};
       options_.log(LogLevel::warning, "stream.sweep_failed", fields);
     }
+    last = std::move(text);
     if (last_errors_.size() > 1000)
       last_errors_.clear();
-    last_errors_[std::string(what)] = std::move(text);
     return false;
   }
 

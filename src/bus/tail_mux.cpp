@@ -62,6 +62,15 @@ struct Registry {
           .top = parse_entry(info.top).value_or(EntryNumber{})};
 }
 
+/// The server is held up by a script: that says nothing of what was asked.
+[[nodiscard]] bool is_busy(const Error& error) {
+  return error.is(Errc::server_error) && error.text.starts_with("BUSY");
+}
+/// Whether it is the stream that cannot be read, and not the server for the moment.
+[[nodiscard]] bool is_broken(const Error& error) {
+  return error.is(Errc::no_permission) || (error.is(Errc::server_error) && error.text.starts_with("WRONGTYPE"));
+}
+
 }  // namespace
 
 std::shared_ptr<TailMux> TailMux::of(const std::shared_ptr<client::Core>& core, std::uint16_t slot) {
@@ -299,6 +308,7 @@ void TailMux::deliver(const Parts& parts) {
       std::erase_if(numbers, [&](const EntryNumber& number) { return number <= followed.cursor; });
       told[i].gap = followed.watch.read(numbers);
       followed.cursor = std::max(followed.cursor, parts[i].batch.records.back().first);
+      followed.reached = std::max(followed.reached, parts[i].batch.records.back().first);
       told[i].readers = followed.readers;
       to_look_.insert(found->first);
     }
@@ -402,24 +412,23 @@ void TailMux::look_for_broken(Milliseconds wait) {
       self->later(wait, &TailMux::resume);
   };
   for (const auto& waiting : streams) {
-    waiting.second.length().then([self = shared_from_this(), key = waiting.first, stream = waiting.second,
-                                  done](Result<std::uint64_t> length) {
-      const bool broken = !length && (length.error().is(Errc::server_error) || length.error().is(Errc::no_permission));
-      if (broken) {
-        std::vector<std::shared_ptr<TailReader>> readers;
-        {
-          const Lock lock(self->mutex_);
-          if (const auto found = self->followed_.find(key); found != self->followed_.end()) {
-            found->second.broken = true;
-            readers = found->second.readers;
+    waiting.second.length().then(
+        [self = shared_from_this(), key = waiting.first, stream = waiting.second, done](Result<std::uint64_t> length) {
+          if (!length && is_broken(length.error())) {
+            std::vector<std::shared_ptr<TailReader>> readers;
+            {
+              const Lock lock(self->mutex_);
+              if (const auto found = self->followed_.find(key); found != self->followed_.end()) {
+                found->second.broken = true;
+                readers = found->second.readers;
+              }
+            }
+            self->tell(readers, length.error());
+            if (!readers.empty())
+              self->look_again(key, stream);
           }
-        }
-        self->tell(readers, length.error());
-        if (!readers.empty())
-          self->look_again(key, stream);
-      }
-      done();
-    });
+          done();
+        });
   }
   done();
 }
@@ -471,7 +480,8 @@ void TailMux::wake(Lock& lock) {
   Reply<std::int64_t>(std::move(mine)).then([self = shared_from_this()](Result<std::int64_t> found) {
     Lock inner(self->mutex_);
     self->waking_ = false;
-    if (!found && (found.error().is(Errc::no_permission) || found.error().is(Errc::server_error)))
+    const bool refused = !found && (found.error().is(Errc::no_permission) || found.error().is(Errc::server_error));
+    if (refused && !is_busy(found.error()))
       self->can_unblock_ = false;
     if (found.value_or(0) != 0 || !self->wanted_ || !self->blocked_ || ++self->tries_ > kMostTries)
       return;
@@ -487,6 +497,13 @@ void TailMux::wake_again() {
 }
 
 void TailMux::catch_up(const std::shared_ptr<TailReader>& reader) {
+  EntryNumber noted;
+  {
+    const Lock lock(mutex_);
+    const auto found = followed_.find(reader->stream.internal().key);
+    if (found != followed_.end())
+      noted = found->second.reached;
+  }
   // The look is behind the page, on the same connection.
   struct Both {
     std::optional<Result<Page>> page;
@@ -494,9 +511,9 @@ void TailMux::catch_up(const std::shared_ptr<TailReader>& reader) {
     std::atomic<int> left{2};
   };
   auto both = std::make_shared<Both>();
-  const auto arrived = [self = shared_from_this(), reader, both] {
+  const auto arrived = [self = shared_from_this(), reader, both, noted] {
     if (both->left.fetch_sub(1) == 1)
-      self->caught_up(reader, *std::move(both->page), *both->info);
+      self->caught_up(reader, *std::move(both->page), *both->info, noted);
   };
   Reply<Page> page = reader->stream.read("(" + entry_text(reader->behind), "+", {.count = kPage});
   Reply<StreamInfo> info = reader->stream.info();
@@ -510,7 +527,9 @@ void TailMux::catch_up(const std::shared_ptr<TailReader>& reader) {
   });
 }
 
-void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info) {
+/// `noted`: where the stream's top had been before the page was read.
+void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info,
+                        EntryNumber noted) {
   if (!page) {
     if (core_->closed())
       return tell({reader}, Error(Errc::client_closed, "the client is closed", Repeat::safe));
@@ -519,7 +538,7 @@ void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> 
       const Lock lock(mutex_);
       if (reader->left)
         return;
-      const bool broken = page.error().is(Errc::server_error) || page.error().is(Errc::no_permission);
+      const bool broken = is_broken(page.error());
       told = broken && !std::exchange(reader->told, broken);
     }
     if (told)
@@ -548,6 +567,8 @@ void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> 
     if (reader->left)
       return;
     if (!page->rest) {
+      // What stands up to there was in the page.
+      reader->behind = std::max(reader->behind, noted);
       const auto [found, fresh] = followed_.try_emplace(reader->stream.internal().key, reader->behind, reader->watch);
       // What the others were handed since this page was read is not in it.
       if (reader->behind >= found->second.cursor) {
@@ -558,6 +579,15 @@ void TailMux::caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> 
         if (!running_)
           return go_on(lock);
         return wake(lock);
+      }
+      if (found->second.cursor > found->second.reached) {
+        // The others were told to begin there: behind records that have gone, or where the stream has not come yet.
+        const auto top = info ? parse_entry(info->top) : std::nullopt;
+        if (!top || *top < found->second.cursor) {
+          lock.unlock();
+          return core_->after(kBroken, [self = shared_from_this(), reader] { self->catch_up(reader); });
+        }
+        found->second.reached = found->second.cursor;
       }
     }
   }

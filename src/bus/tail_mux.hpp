@@ -66,6 +66,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
     EntryNumber cursor;
     GapWatch watch;
     detail::Clock::time_point looked{};  ///< for gaps
+    EntryNumber reached;  ///< the stream's top has been there: what is up to here stands, or will never come
     std::vector<std::shared_ptr<TailReader>> readers;
     bool asked = false;   ///< in the running XREAD
     bool broken = false;  ///< left out until it can be read again
@@ -92,7 +93,8 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   void look_again(const std::string& key, const Stream& stream);
   void wake(Lock& lock);
   void catch_up(const std::shared_ptr<TailReader>& reader);
-  void caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info);
+  void caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info,
+                 EntryNumber noted);
   void later(Milliseconds wait, void (TailMux::*what)());
   void resume();
   void wake_again();

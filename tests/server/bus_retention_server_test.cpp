@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 
 #include "bus_fixture.hpp"
@@ -305,6 +306,35 @@ TEST_F(BusRetention, ASweeperAppliesWhatTheFleetHasAgreedOn) {
   EXPECT_EQ(length(), 30U);
   sweeper->stop();
   EXPECT_EQ(sweeper->stats().removed, 200U + 70 + 260 + 35);
+}
+
+TEST_F(BusRetention, ASweeperTellsAnErrorAgainWhenAllWasWellInBetween) {
+  fill(1);
+  const std::string broken = R"({"keep":{"count":1},"new_guard":1})";
+  raw("HSET", "emq:{q}:retention", "s", broken);
+  // The stream of the same name beside another queue is well all the time.
+  raw("HSET", "emq:{r}:retention", "s", R"({"keep":{"count":1}})");
+  std::atomic<int> told = 0;
+  const auto log = [&](LogLevel, std::string_view event, std::span<const LogField>) {
+    told += event == "stream.sweep_failed" ? 1 : 0;
+  };
+  auto sweeper =
+      StreamSweeper::start(client(), {}, {.queues = {QueueName{"q"}, QueueName{"r"}}, .period = 20ms, .log = log});
+  ASSERT_TRUE(sweeper) << sweeper.error().message();
+  const auto rounds_pass = [&] {
+    const auto now = sweeper->stats().rounds;
+    return soon([&] { return sweeper->stats().rounds >= now + 3; });
+  };
+  EXPECT_TRUE(soon([&] { return told == 1; }));
+  EXPECT_TRUE(rounds_pass());
+  EXPECT_EQ(told, 1) << "once in a row";
+  raw("HSET", "emq:{q}:retention", "s", R"({"keep":{"count":1}})");
+  EXPECT_TRUE(rounds_pass());
+  raw("HSET", "emq:{q}:retention", "s", broken);
+  EXPECT_TRUE(soon([&] { return told == 2; })) << told;
+  EXPECT_TRUE(rounds_pass());
+  EXPECT_EQ(told, 2);
+  sweeper->stop();
 }
 
 TEST_F(BusRetention, TwoSweepersShareTheWork) {

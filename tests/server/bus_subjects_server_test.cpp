@@ -97,6 +97,44 @@ TEST_F(BusSubjects, MoreNamesThanAreKeptInMind) {
   }
 }
 
+TEST_F(BusSubjects, StreamsThatCameWhileNobodyFollowedAreReadFromTheirBeginning) {
+  const Subjects all = subjects();
+  std::map<std::string, std::string> positions;
+  {
+    Heard nothing;
+    auto tail = all.tail(pattern("orders.>"), nothing.handler());
+    ASSERT_TRUE(tail);
+    positions = tail->positions();
+    EXPECT_THAT(positions, IsEmpty());
+  }
+  publish(all, "orders.eu", "1");
+  {
+    Heard heard;
+    auto tail = all.tail(pattern("orders.>"), heard.handler(), {.behind = {}, .resume = positions, .on_error = {}});
+    ASSERT_TRUE(tail);
+    EXPECT_THAT(heard.wait(1), ElementsAre("orders.eu=1"));
+    tail->stop();
+    positions = tail->positions();
+    EXPECT_EQ(positions.size(), 1U);
+  }
+  publish(all, "orders.eu", "2");
+  publish(all, "orders.us", "3");
+  {
+    Heard heard;
+    auto tail = all.tail(pattern("orders.>"), heard.handler(), {.behind = {}, .resume = positions, .on_error = {}});
+    ASSERT_TRUE(tail);
+    EXPECT_THAT(heard.wait(2), UnorderedElementsAre("orders.eu=2", "orders.us=3"));
+  }
+  // Whoever names a place for the others gets that.
+  publish(all, "orders.asia", "4");
+  const auto at = client().stream("q", "orders.asia").info().get().value().top;
+  Heard heard;
+  auto tail = all.tail(pattern("orders.asia"), heard.handler(), {.behind = at, .resume = positions, .on_error = {}});
+  ASSERT_TRUE(tail);
+  publish(all, "orders.asia", "5");
+  EXPECT_THAT(heard.wait(1), ElementsAre("orders.asia=5"));
+}
+
 TEST_F(BusSubjects, StreamsThatAreNotListedAreFoundAtTheStart) {
   append(client().stream("q", "orders.eu"), "by a plain append");
   Heard heard;

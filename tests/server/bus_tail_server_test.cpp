@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -57,6 +58,12 @@ class BusTail : public BusServerTest {
       std::this_thread::sleep_for(2ms);
     }
     return condition();
+  }
+  [[nodiscard]] std::int64_t calls_of(const std::string& command) {
+    const std::string info(raw("INFO", "commandstats").as_text().value_or(""));
+    const std::string before = "cmdstat_" + command + ":calls=";
+    const auto at = info.find(before);
+    return at == std::string::npos ? 0 : std::stoll(info.substr(at + before.size()));
   }
   [[nodiscard]] Stream named(int number) {
     return client().stream("q", *StreamName::parse("s" + std::to_string(number)));
@@ -122,6 +129,98 @@ TEST_F(BusTail, AReaderThatIsBehindCatchesUpWithTheOthers) {
   EXPECT_EQ(live.wait(9000), values);
   for (auto& one : sent)
     ASSERT_TRUE(one.get());
+}
+
+// Where the others are cannot be reached by reading any more: the records up to there have gone.
+TEST_F(BusTail, AReaderThatBeginsInTrimmedHistoryWaitsForWhatComes) {
+  append("1");
+  append("trimmed");
+  Seen first;
+  auto running = Tail::start(stream(), first.handler());
+  ASSERT_TRUE(running);
+  ASSERT_TRUE(stream().trim_to(0).get());
+  Seen late;
+  auto behind = Tail::start(stream(), late.handler(), "0");
+  ASSERT_TRUE(behind);
+  const std::int64_t before = calls_of("xrange");
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(calls_of("xrange") - before, 5) << "it asks again and again";
+  append("2");
+  EXPECT_THAT(first.wait(1), ElementsAre("2"));
+  EXPECT_THAT(late.wait(1), ElementsAre("2"));
+  // The newest alone is gone: what is before it is read.
+  const EventId newest = append("deleted");
+  ASSERT_EQ(first.wait(2).size(), 2U);
+  raw("XDEL", kKey, newest.entry_id().text());
+  Seen later;
+  auto third = Tail::start(stream(), later.handler(), "0");
+  ASSERT_TRUE(third);
+  EXPECT_THAT(later.wait(1), ElementsAre("2"));
+  const std::int64_t again = calls_of("xrange");
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(calls_of("xrange") - again, 5);
+  append("3");
+  EXPECT_THAT(later.wait(2), ElementsAre("2", "3"));
+}
+
+// One that was told to begin in the future keeps nothing from one that reads what comes now.
+TEST_F(BusTail, AReaderIsNotTakenWhereTheStreamHasNotCome) {
+  const EventId first = append("1");
+  Seen future;
+  auto waits = Tail::start(stream(), future.handler(), *position_before(first.minted_at() + 1h));
+  ASSERT_TRUE(waits);
+  Seen now;
+  auto reads = Tail::start(stream(), now.handler(), "0");
+  ASSERT_TRUE(reads);
+  EXPECT_THAT(now.wait(1), ElementsAre("1"));
+  append("2");
+  EXPECT_THAT(now.wait(2), ElementsAre("1", "2"));
+  const std::int64_t before = calls_of("xrange");
+  std::this_thread::sleep_for(1s);
+  EXPECT_LE(calls_of("xrange") - before, 5) << "it looks twice a second";
+  EXPECT_TRUE(future.wait(0).empty());
+}
+
+TEST_F(BusTail, ABusyServerIsNoBrokenStream) {
+  raw("CONFIG", "SET", "busy-reply-threshold", "20");
+  Client other = open({.name = "other"});  // its answers wait for no handler
+  const Stream same = other.stream("q", "s");
+  Seen seen;
+  const TailHandler keep = seen.handler();
+  std::promise<void> heard;
+  std::promise<void> busy;
+  std::atomic<int> errors = 0;
+  TailOptions options;
+  options.on_error = [&](const Stream&, const Error&) { ++errors; };
+  auto tail = Tail::start(
+      stream(),
+      [&, first = true](const TailMessage& message) mutable {
+        keep(message);
+        if (std::exchange(first, false)) {
+          heard.set_value();
+          busy.get_future().wait();
+        }
+      },
+      {}, std::move(options));
+  ASSERT_TRUE(tail);
+  append(same, "1");
+  // The next read is sent when the handler returns: the server has nothing but the script then.
+  ASSERT_EQ(heard.get_future().wait_for(10s), std::future_status::ready);
+  Client busy_one = open({.name = "busy"});
+  auto script = busy_one.command("EVAL", "while true do end", "0");
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  for (bool refused = false; !refused;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), until);
+    const auto answer = other.command("PING").get();
+    refused = !answer && answer.error().text.starts_with("BUSY");
+  }
+  busy.set_value();
+  std::this_thread::sleep_for(700ms);
+  EXPECT_TRUE(other.command("SCRIPT", "KILL").get());
+  EXPECT_FALSE(script.get());
+  append(same, "2");
+  EXPECT_THAT(seen.wait(2), ElementsAre("1", "2"));
+  EXPECT_EQ(errors, 0);
 }
 
 TEST_F(BusTail, OneThatStopsHearsNothingMore) {
