@@ -48,7 +48,7 @@ struct LogEntry {
   /// Claims of the job so far, as its row says.
   std::uint64_t attempts = 0;
   std::optional<std::string> lane;
-  /// What else it says: `error` (1,024 bytes at most), `due` in Unix ms, ...
+  /// What else it says: `error` (512 bytes at most), `due` in Unix ms, ...
   std::vector<std::pair<std::string, std::string>> extra;
 
   /// The value of that name in `extra`, null when there is none.

@@ -164,14 +164,14 @@ local function settle_alone(i)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
-      if log then log('failed', id, fields[1], g, 'error', string.sub(reason, 1, 1024), 'due', now + tonumber(argv[at + 4])) end
+      if log then log('failed', id, fields[1], g, 'error', string.sub(reason, 1, 512), 'due', now + tonumber(argv[at + 4])) end
       -- [due_wake]
       -- [end]
       verdicts[i] = 2
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
       call('ZADD', p .. 'dead', 0, id)
-      if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 1024)) end
+      if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 512)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
@@ -252,7 +252,7 @@ for i = 1, total do
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
-          if log then log('failed', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024), 'due', due) end
+          if log then log('failed', id, token, g, 'error', string.sub(argv[at + 3], 1, 512), 'due', due) end
           verdicts[i] = 2
         elseif parent then
           left = false
@@ -263,7 +263,7 @@ for i = 1, total do
           died[#died + 1] = 0
           died[#died + 1] = id
           if log then
-            log(argv[at + 3] == 'cancelled' and 'cancelled' or 'dead', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024))
+            log(argv[at + 3] == 'cancelled' and 'cancelled' or 'dead', id, token, g, 'error', string.sub(argv[at + 3], 1, 512))
           end
           failures = failures + 1
           local keep = tonumber(argv[at + sizes[kind] - 1])

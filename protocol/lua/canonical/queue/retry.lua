@@ -106,7 +106,7 @@ if failed < allowed then
   -- [end]
   redis.call('HSET', row, 'last_error', reason, 'state', 'scheduled')
   redis.call('ZADD', schedule, now + delay, id)
-  if log then log('failed', id, token, g, 'error', string.sub(reason, 1, 1024), 'due', now + delay) end
+  if log then log('failed', id, token, g, 'error', string.sub(reason, 1, 512), 'due', now + delay) end
   -- [due_wake]
   -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
   local parked = redis.call('ZCARD', p .. 'parked')
@@ -120,7 +120,7 @@ end
 
 redis.call('HSET', row, 'last_error', reason, 'state', 'dead')
 redis.call('ZADD', dead, 0, id)
-if log then log(reason == 'cancelled' and reason or 'dead', id, token, g, 'error', string.sub(reason, 1, 1024)) end
+if log then log(reason == 'cancelled' and reason or 'dead', id, token, g, 'error', string.sub(reason, 1, 512)) end
 redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', 1)
 
 local parent, parent_queue, policy = fields[6], fields[7], fields[8]
@@ -157,7 +157,7 @@ if parent then
           redis.call('HSET', parent_row, 'state', 'dead')
           redis.call('ZADD', p .. 'dead', 0, parent)
           local g = up[5]
-          if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
+          if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 512)) end
           local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
               or g and 'g:' .. g .. ':pending' or 'pending'
           local left = redis.call('ZREM', p .. left_set, parent) == 1

@@ -368,7 +368,7 @@ local function settle_alone(i)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
-      if log then log('failed', id, fields[1], g, 'error', string.sub(reason, 1, 1024), 'due', now + tonumber(argv[at + 4])) end
+      if log then log('failed', id, fields[1], g, 'error', string.sub(reason, 1, 512), 'due', now + tonumber(argv[at + 4])) end
       -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
       local parked = redis.call('ZCARD', p .. 'parked')
       if parked > 0 and redis.call('ZRANGE', p .. 'schedule', 0, 0)[1] == id
@@ -379,7 +379,7 @@ local function settle_alone(i)
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
       call('ZADD', p .. 'dead', 0, id)
-      if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 1024)) end
+      if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 512)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
@@ -405,7 +405,7 @@ local function settle_alone(i)
                 redis.call('HSET', parent_row, 'state', 'dead')
                 redis.call('ZADD', p .. 'dead', 0, parent)
                 local g = up[5]
-                if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
+                if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 512)) end
                 local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
                     or g and 'g:' .. g .. ':pending' or 'pending'
                 local left = redis.call('ZREM', p .. left_set, parent) == 1
@@ -542,7 +542,7 @@ for i = 1, total do
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
-          if log then log('failed', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024), 'due', due) end
+          if log then log('failed', id, token, g, 'error', string.sub(argv[at + 3], 1, 512), 'due', due) end
           verdicts[i] = 2
         elseif parent then
           left = false
@@ -553,7 +553,7 @@ for i = 1, total do
           died[#died + 1] = 0
           died[#died + 1] = id
           if log then
-            log(argv[at + 3] == 'cancelled' and 'cancelled' or 'dead', id, token, g, 'error', string.sub(argv[at + 3], 1, 1024))
+            log(argv[at + 3] == 'cancelled' and 'cancelled' or 'dead', id, token, g, 'error', string.sub(argv[at + 3], 1, 512))
           end
           failures = failures + 1
           local keep = tonumber(argv[at + sizes[kind] - 1])

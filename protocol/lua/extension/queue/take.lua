@@ -291,7 +291,7 @@ for _, id in ipairs(expired) do
             redis.call('HSET', parent_row, 'state', 'dead')
             redis.call('ZADD', p .. 'dead', 0, parent)
             local g = up[5]
-            if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 1024)) end
+            if log then log('dead', parent, redis.call('HGET', parent_row, 'attempts'), g, 'error', string.sub(reason, 1, 512)) end
             local left_set = parent_state == 'active' and 'active' or parent_state == 'scheduled' and 'schedule'
                 or g and 'g:' .. g .. ':pending' or 'pending'
             local left = redis.call('ZREM', p .. left_set, parent) == 1
