@@ -1,4 +1,5 @@
 // `emq events tail` and `emq job cancel`.
+#include "echomq/event_log.hpp"
 #include "tool_fixture.hpp"
 
 namespace echomq::test {
@@ -74,6 +75,25 @@ TEST_F(ToolEvents, KeepsALogAndReadsIt) {
   EXPECT_THAT(result.err, HasSubstr("the log of jobs is off"));
   EXPECT_EQ(emq({"events", "keep", "jobs", "--forget"}).out, "jobs: off, as before\n");
   EXPECT_EQ(emq({"events", "log", "jobs", "--cursor", "x"}).exit_code, 2);
+}
+
+TEST_F(ToolEvents, WhatIsNotNamedStaysAsItIs) {
+  const EventLog log(client(), "jobs");
+  ASSERT_EQ(emq({"events", "keep", "jobs", "--most", "1000", "--age", "7d", "--claims"}).exit_code, 0);
+  ASSERT_EQ(emq({"events", "keep", "jobs", "--most", "500"}).exit_code, 0);
+  LogInfo info = log.info().get().value();
+  EXPECT_EQ(info.most, 500U);
+  EXPECT_EQ(info.age, std::chrono::hours(7 * 24));
+  EXPECT_TRUE(info.claims);
+  ASSERT_EQ(emq({"events", "keep", "jobs", "--age", "any", "--no-claims"}).exit_code, 0);
+  info = log.info().get().value();
+  EXPECT_EQ(info.most, 500U);
+  EXPECT_FALSE(info.age);
+  EXPECT_FALSE(info.claims);
+  EXPECT_EQ(emq({"events", "keep", "jobs", "--off", "--most", "5"}).exit_code, 2);
+  EXPECT_EQ(emq({"events", "keep", "jobs", "--forget", "--claims"}).exit_code, 2);
+  EXPECT_EQ(emq({"events", "keep", "jobs", "--claims", "--no-claims"}).exit_code, 2);
+  EXPECT_TRUE(log.info().get().value().on);
 }
 
 TEST_F(ToolEvents, CancelsJobs) {

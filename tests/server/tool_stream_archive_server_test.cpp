@@ -1,4 +1,5 @@
 // `emq stream archive`, `cat`, `grep` and `trim`.
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -121,6 +122,105 @@ TEST_F(ToolStreamArchive, TrimsOnceOrForTheFleet) {
   EXPECT_TRUE(get_retention(stream()).get().value());
   EXPECT_EQ(emq({"stream", "trim", "jobs", "log", "--clear"}).exit_code, 0);
   EXPECT_FALSE(get_retention(stream()).get().value());
+}
+
+TEST_F(ToolStreamArchive, AFailureOnTheWayIsToldAndIsTheExitCode) {
+  send(10);
+  Tool tool({"stream", "archive", "jobs", "log", "--dir", folder_, "--every", "20ms", "--json"}, {},
+            {{"EMQ_URL", url()}});
+  EXPECT_TRUE(comes_true([&] {
+    const auto mark = stream().archived().get();
+    return mark && *mark;
+  }));
+  // What counts as archived is damaged: nothing can be folded any more.
+  for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+    if (file.path().extension() == ".zst")
+      std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) - 1);
+  }
+  send(1);
+  EXPECT_TRUE(comes_true([&] { return tool.err().find("watermark") != std::string::npos; })) << tool.err();
+  tool.signal(SIGTERM);
+  const auto ended = tool.wait();
+  EXPECT_EQ(ended.exit_code, 1) << ended.out;
+  EXPECT_GE(json_of(ended.out).at("errors").as_int64(), 1);
+  const auto said = lines_of(ended.err);
+  ASSERT_GE(said.size(), 2U) << ended.err;
+  EXPECT_EQ(json_of(said.front()).at("warning").at("code"), "stream.archive_failed");
+  EXPECT_EQ(json_of(said.back()).at("error").at("code"), "archive_broken");
+}
+
+TEST_F(ToolStreamArchive, VerifyKnowsWhatTheServerCountsAsArchived) {
+  for (int round = 0; round < 3; ++round) {
+    send(10);
+    ASSERT_EQ(emq({"stream", "archive", "jobs", "log", "--dir", folder_, "--once", "--segment-bytes", "1"}).exit_code,
+              0);
+  }
+  const std::vector<std::string> verify = {"stream", "archive", "jobs", "log", "--dir", folder_, "--verify", "--json"};
+  const auto whole = emq(verify);
+  EXPECT_EQ(whole.exit_code, 0) << whole.out;
+  EXPECT_EQ(json_of(whole.out).at("watermark").as_string(), std::string(stream().archived().get().value()->text()));
+  // The newest file is gone: what is left is sound by itself.
+  std::vector<std::string> files;
+  for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+    if (file.path().extension() == ".zst")
+      files.push_back(file.path().string());
+  }
+  ASSERT_EQ(files.size(), 3U);
+  std::filesystem::remove(*std::ranges::max_element(files));
+  const auto lost = emq(verify);
+  EXPECT_EQ(lost.exit_code, 1) << lost.out;
+  EXPECT_EQ(json_of(lost.out).at("faults").as_array().size(), 1U);
+  EXPECT_EQ(json_of(lost.out).at("records"), 20);
+  auto offline = verify;
+  offline.emplace_back("--offline");
+  EXPECT_EQ(emq(offline).exit_code, 0);
+  const auto unreachable = run_tool(verify, {}, {{"EMQ_URL", "valkey://127.0.0.1:1"}});
+  EXPECT_EQ(unreachable.exit_code, 0);
+  EXPECT_EQ(json_of(unreachable.err).at("warning").at("code"), "watermark_not_compared");
+}
+
+TEST_F(ToolStreamArchive, AnArchiveOfAnotherStreamIsRefused) {
+  send(3);
+  ASSERT_EQ(emq({"stream", "archive", "jobs", "log", "--dir", folder_, "--once"}).exit_code, 0);
+  const Field field{"k", "v"};
+  ASSERT_TRUE(client().stream("jobs", "other").append({&field, 1}).get());
+  EXPECT_EQ(emq({"stream", "archive", "jobs", "other", "--dir", folder_, "--once"}).exit_code, 1);
+  EXPECT_EQ(emq({"stream", "archive", "jobs", "other", "--dir", folder_, "--verify"}).exit_code, 1);
+  EXPECT_EQ(emq({"stream", "cat", "jobs", "other", "--dir", folder_}).exit_code, 1);
+  const auto offline = run_tool({"stream", "cat", "jobs", "other", "--dir", folder_, "--offline", "--json"});
+  EXPECT_EQ(offline.exit_code, 1);
+  EXPECT_EQ(offline.out, "");
+  EXPECT_EQ(json_of(offline.err).at("error").at("code"), "archive_broken");
+}
+
+TEST_F(ToolStreamArchive, WhatWouldBePassedOverIsRefused) {
+  send(5);
+  const auto refused = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "stream");
+    return emq(arguments).exit_code == 2;
+  };
+  EXPECT_TRUE(refused({"archive", "jobs", "log", "--dir", folder_, "--once", "--groups", "g"}));
+  EXPECT_TRUE(refused({"archive", "jobs", "log", "--dir", folder_, "--once", "--exact"}));
+  EXPECT_TRUE(refused({"archive", "jobs", "log", "--dir", folder_, "--verify", "--once"}));
+  EXPECT_TRUE(refused({"archive", "jobs", "log", "--dir", folder_, "--verify", "--keep-count", "1"}));
+  EXPECT_TRUE(refused({"archive", "jobs", "log", "--dir", folder_, "--once", "--offline"}));
+  EXPECT_TRUE(refused({"trim", "jobs", "log", "--show", "--clear"}));
+  EXPECT_TRUE(refused({"trim", "jobs", "log", "--show", "--keep-count", "1"}));
+  EXPECT_TRUE(refused({"trim", "jobs", "log", "--clear", "--store"}));
+  EXPECT_TRUE(refused({"trim", "jobs", "log", "--clear", "--keep-age", "1h"}));
+  EXPECT_EQ(stream().length().get().value(), 5U);
+}
+
+TEST_F(ToolStreamArchive, AStreamThatIsNotThereIsThree) {
+  EXPECT_EQ(emq({"stream", "cat", "jobs", "log"}).exit_code, 3);
+  EXPECT_EQ(emq({"stream", "cat", "jobs", "log", "--dir", folder_}).exit_code, 3);
+  EXPECT_EQ(emq({"stream", "trim", "jobs", "log", "--keep-count", "1"}).exit_code, 3);
+  send(3);
+  EXPECT_EQ(emq({"stream", "cat", "jobs", "log", "--until", "10m"}).exit_code, 0) << "it is there";
+  EXPECT_EQ(emq({"stream", "trim", "jobs", "log", "--keep-count", "5"}).exit_code, 0);
+  ASSERT_EQ(emq({"stream", "archive", "jobs", "log", "--dir", folder_, "--once"}).exit_code, 0);
+  ASSERT_TRUE(client().command("DEL", "emq:{jobs}:stream:log").get());
+  EXPECT_EQ(emq({"stream", "cat", "jobs", "log", "--dir", folder_, "--until", "10m"}).exit_code, 0) << "its archive is";
 }
 
 TEST_F(ToolStreamArchive, RunsUntilItIsAskedToEnd) {

@@ -1,6 +1,12 @@
 // `emq stream`.
 #include "echomq/stream.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <set>
+
+#include "support/proxy.hpp"
 #include "tool_fixture.hpp"
 
 namespace echomq::test {
@@ -70,6 +76,129 @@ TEST_F(ToolStream, AppendsTheLinesOfAPipeInTheirOrder) {
     page = stream().read(page->rest->first, page->rest->second).get();
   }
   EXPECT_EQ(next, 10'000);
+}
+
+// The server is full in the middle of them. Whatever it had taken by then, what is told is what stands.
+TEST_F(ToolStream, TellsWhichLinesOfAPipeWereNotAppended) {
+  const std::string padding(10'000, 'x');
+  std::string input;
+  for (int i = 1; i <= 6'000; ++i)
+    input += std::to_string(i) + " " + padding + "\n";
+  (void)append({"text=0 first"});
+  const std::string info(client().command("INFO", "memory").get()->as_text().value_or(""));
+  const auto used = std::stoll(info.substr(info.find("used_memory:") + 12));
+  ASSERT_TRUE(client().command("CONFIG", "SET", "maxmemory", std::to_string(used + 20'000'000)).get());
+  const ToolResult result = emq({"stream", "append", "orders", "placed", "--lines=text", "--json"}, input);
+  ASSERT_TRUE(client().command("CONFIG", "SET", "maxmemory", "0").get());
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  const auto told = json_of(result.out);
+  std::set<std::uint64_t> not_appended;
+  for (const char* const kind : {"failed", "unknown"}) {
+    std::uint64_t count = 0;
+    for (const auto& range : told.at(std::string(kind) + "_lines").as_array()) {
+      for (auto line = range.at(0).to_number<std::uint64_t>(); line <= range.at(1).to_number<std::uint64_t>(); ++line) {
+        not_appended.insert(line);
+        ++count;
+      }
+    }
+    EXPECT_EQ(told.at(kind).to_number<std::uint64_t>(), count);
+  }
+  ASSERT_EQ(told.at("unknown"), 0) << "no answer was lost";
+  const auto lines = told.at("lines").to_number<std::uint64_t>();
+  EXPECT_LT(lines, 6'000U) << "nothing more is sent once one has failed";
+  ASSERT_FALSE(not_appended.empty());
+  EXPECT_EQ(told.at("appended").to_number<std::uint64_t>() + not_appended.size(), lines);
+  std::set<std::uint64_t> stand;
+  for (auto page = stream().read().get(); page; page = stream().read(page->rest->first, page->rest->second).get()) {
+    for (const Record& record : page->records)
+      stand.insert(std::stoull(*record.find("text")));
+    if (!page->rest)
+      break;
+  }
+  for (std::uint64_t line = 1; line <= 6'000; ++line)
+    ASSERT_EQ(stand.contains(line), line <= lines && !not_appended.contains(line)) << line;
+  const std::string message(json_of(result.err).at("error").at("message").as_string());
+  EXPECT_THAT(message, HasSubstr("(line " + std::to_string(*not_appended.begin()) + ";"));
+  EXPECT_THAT(message, HasSubstr("nothing behind line " + std::to_string(lines) + " was sent"));
+}
+
+TEST_F(ToolStream, WhatWasReadBeforeAFailureIsOneJsonValueAllTheSame) {
+  const std::string value(1'000, 'v');
+  std::vector<Reply<EventId>> sent;
+  for (int i = 0; i < 3'000; ++i) {
+    const Field field{"k", value};
+    sent.push_back(stream().append({&field, 1}));
+  }
+  for (auto& one : sent)
+    ASSERT_TRUE(one.get());
+  // Behind the first page nothing comes any more.
+  std::atomic<Proxy*> proxy = nullptr;
+  std::uint64_t passed = 0;  // on the proxy's thread
+  ProxyOptions options;
+  options.tap = [&](std::uint64_t, Direction direction, std::string_view bytes) {
+    passed += direction == Direction::to_client ? bytes.size() : 0;
+    if (passed > 1'500'000) {
+      proxy.load()->refuse_new(true);
+      proxy.load()->cut();
+    }
+  };
+  Proxy between(url(), std::move(options));
+  proxy = &between;
+  const ToolResult result =
+      run_tool({"stream", "read", "orders", "placed", "-n", "0", "--json"}, {}, {{"EMQ_URL", between.url()}});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_EQ(json_of(result.out).as_array().size(), 1'000U);
+  EXPECT_THAT(result.err, HasSubstr("\"error\""));
+}
+
+// Whoever reads too slowly is waited for: the records stay on the server, not in the memory of the tool.
+TEST_F(ToolStream, ATailWaitsForASlowReader) {
+  constexpr int kRecords = 60'000;
+  const std::string value(200, 'v');
+  std::vector<Reply<EventId>> sent;
+  for (int i = 0; i < kRecords; ++i) {
+    const Field field{"k", value};
+    sent.push_back(stream().append({&field, 1}));
+  }
+  for (auto& one : sent)
+    ASSERT_TRUE(one.get());
+  const auto pages = [&] {
+    const std::string info(client().command("INFO", "commandstats").get()->as_text().value_or(""));
+    std::int64_t calls = 0;
+    for (const std::string before : {"cmdstat_xrange:calls=", "cmdstat_xread:calls="}) {
+      const auto at = info.find(before);
+      calls += at == std::string::npos ? 0 : std::stoll(info.substr(at + before.size()));
+    }
+    return calls;
+  };
+  const std::string command = "EMQ_URL=" + url() + " exec " + ECHOMQ_EMQ_PATH +
+                              " stream tail orders placed --since head -n " + std::to_string(kRecords) + " 2>/dev/null";
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  // Without a bound it reads all 60,000 in a second or two.
+  EXPECT_TRUE(comes_true([&] { return pages() >= 10; }));
+  std::int64_t last = -1;
+  for (int quiet = 0; quiet < 5;) {
+    std::this_thread::sleep_for(200ms);
+    const std::int64_t now = pages();
+    quiet = now == last ? quiet + 1 : 0;
+    last = now;
+  }
+  EXPECT_LE(last, 60) << "of the 120 that it takes to read all";
+  std::string text;
+  char piece[65536];
+  for (std::size_t count; (count = std::fread(piece, 1, sizeof(piece), pipe)) > 0;)
+    text.append(piece, count);
+  EXPECT_EQ(::pclose(pipe), 0);
+  EXPECT_EQ(std::ranges::count(text, '\n'), kRecords);
+}
+
+TEST_F(ToolStream, AStreamThatIsNotThereIsThree) {
+  EXPECT_EQ(emq({"stream", "read", "orders", "placed"}).exit_code, 3);
+  EXPECT_EQ(emq({"stream", "group", "list", "orders", "placed"}).exit_code, 3);
+  (void)append({"n=1"});
+  EXPECT_EQ(emq({"stream", "read", "orders", "placed", "--until", "1h"}).exit_code, 0);
+  EXPECT_EQ(emq({"stream", "group", "list", "orders", "placed"}).exit_code, 0);
 }
 
 TEST_F(ToolStream, TellsWhatThereIs) {

@@ -33,9 +33,10 @@ struct ReadOptions {
 
 struct KeepOptions {
   std::string queue;
-  std::uint64_t most = echomq::LogOptions().most;
+  std::optional<std::uint64_t> most;
   std::optional<std::string> age;
   bool claims = false;
+  bool no_claims = false;
   bool off = false;
   bool forget = false;
 };
@@ -95,7 +96,7 @@ std::string text_of(const echomq::LogGap& gap, bool as_json) {
 }
 
 Exit follow(Session& session, const echomq::EventLog& log, std::optional<echomq::LogCursor> from, std::uint64_t count) {
-  Lines lines;
+  Lines lines(Lines::kMost);
   echomq::LogTailOptions options;
   options.from = from;
   options.on_entry = [&](const echomq::LogEntry& entry, const echomq::LogCursor& behind) {
@@ -111,6 +112,7 @@ Exit follow(Session& session, const echomq::EventLog& log, std::optional<echomq:
     }
     left -= is_entry ? 1 : 0;
   }
+  lines.close();
   return Exit::ok;
 }
 
@@ -168,9 +170,9 @@ Exit read(Session& session, const ReadOptions& options) {
 
 Exit keep(Session& session, const KeepOptions& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName name, echomq::QueueName::parse(options.queue));
-  echomq::LogOptions log_options{.most = options.most, .age = {}, .claims = options.claims, .deadline = {}};
-  if (options.age) {
-    ECHOMQ_OR_REPORT(log_options.age, parse_duration(*options.age));
+  std::optional<std::chrono::milliseconds> age;
+  if (options.age && *options.age != "any") {
+    ECHOMQ_OR_REPORT(age, parse_duration(*options.age));
   }
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("events", echomq::NodeLease::never));
   const echomq::EventLog log(client, name);
@@ -180,7 +182,15 @@ Exit keep(Session& session, const KeepOptions& options) {
   } else if (options.off) {
     ECHOMQ_OR_REPORT(was_on, log.turn_off().get());
   } else {
-    ECHOMQ_OR_REPORT(was_on, log.turn_on(log_options).get());
+    echomq::LogOptions how;
+    ECHOMQ_OR_REPORT(const echomq::LogInfo info, log.info().get());
+    if (info.on) {
+      how = {.most = info.most, .age = info.age, .claims = info.claims, .deadline = {}};  // what is not named stays
+    }
+    how.most = options.most.value_or(how.most);
+    how.age = options.age ? age : how.age;
+    how.claims = (how.claims || options.claims) && !options.no_claims;
+    ECHOMQ_OR_REPORT(was_on, log.turn_on(how).get());
   }
   const bool on = !options.off && !options.forget;
   if (session.json) {
@@ -209,11 +219,15 @@ void add_event_log(CLI::App& group, Session& session, Action& chosen) {
   auto keeping = std::make_shared<KeepOptions>();
   CLI::App* keeper = group.add_subcommand("keep", "Turn the log of a queue on or off, for the whole fleet");
   keeper->add_option("queue", keeping->queue, "Queue")->required();
-  keeper->add_option("--most", keeping->most, "Entries that are kept, about")->capture_default_str();
-  keeper->add_option("--age", keeping->age, "How old entries may get (7d)");
-  keeper->add_flag("--claims", keeping->claims, "Log claims too");
+  auto* most = keeper->add_option("--most", keeping->most, "Entries that are kept, about; 100000 when it was off");
+  auto* age = keeper->add_option("--age", keeping->age, "How old entries may get (7d); any: without a bound");
+  auto* claims = keeper->add_flag("--claims", keeping->claims, "Log claims too");
+  auto* no_claims = keeper->add_flag("--no-claims", keeping->no_claims, "Log no claims any more")->excludes(claims);
   auto* off = keeper->add_flag("--off", keeping->off, "Turn it off; what is there stays for a week");
-  keeper->add_flag("--forget", keeping->forget, "Turn it off and delete it")->excludes(off);
+  auto* forget = keeper->add_flag("--forget", keeping->forget, "Turn it off and delete it")->excludes(off);
+  for (CLI::Option* end : {off, forget}) {
+    end->excludes(most)->excludes(age)->excludes(claims)->excludes(no_claims);
+  }
   keeper->final_callback(
       [&session, &chosen, keeping] { chosen = [&session, keeping] { return keep(session, *keeping); }; });
 }

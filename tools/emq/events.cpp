@@ -72,7 +72,7 @@ Exit tail(Session& session, const Options& options) {
     ECHOMQ_OR_REPORT(const echomq::QueueName name, echomq::QueueName::parse(text));
     names.push_back(name);
   }
-  Lines lines;
+  Lines lines(Lines::kMost);
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("events", echomq::NodeLease::never));
   if (names.empty()) {
     ECHOMQ_OR_REPORT(const std::set<std::string> found, discover(client));
@@ -97,6 +97,7 @@ Exit tail(Session& session, const Options& options) {
     }
     left -= is_event ? 1 : 0;
   }
+  lines.close();
   return Exit::ok;
 }
 

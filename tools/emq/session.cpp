@@ -107,6 +107,15 @@ Exit Session::report(Exit exit, std::string_view name, std::string_view message)
   return exit;
 }
 
+void Session::warn(std::string_view name, std::string_view message) const {
+  const std::string safe = printable(without_credentials(message));
+  if (!json) {
+    return note(fmt::format("{}: {}", name, safe));
+  }
+  const boost::json::object warning{{"code", name}, {"message", safe}};
+  (void)write_all(STDERR_FILENO, boost::json::serialize(boost::json::object{{"warning", warning}}) + "\n");
+}
+
 void Session::note(std::string_view text) const {
   if (json) {
     return;

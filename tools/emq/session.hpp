@@ -36,6 +36,8 @@ class Session {
   /// The error on standard error, and the exit code that goes with it.
   [[nodiscard]] Exit report(const echomq::Error& error) const;
   [[nodiscard]] Exit report(Exit exit, std::string_view name, std::string_view message) const;
+  /// On standard error, of what goes wrong while the command goes on: a line, with `--json` an object with `warning`.
+  void warn(std::string_view name, std::string_view message) const;
   /// A remark on standard error; nothing with `--json`.
   void note(std::string_view text) const;
 

@@ -17,6 +17,7 @@
 #include "client/nodes.hpp"
 #include "echomq/subjects.hpp"
 #include "keyspace/keys.hpp"
+#include "line_ranges.hpp"
 #include "payload_reader.hpp"
 #include "text.hpp"
 #include "time_argument.hpp"
@@ -74,6 +75,58 @@ Exit append_one(Session& session, const Client& client, const echomq::Stream& st
   return Exit::ok;
 }
 
+/// What has become of the lines, whose receipts come in their order. They are numbered from 1.
+class Receipts {
+ public:
+  void take(const echomq::Result<echomq::EventId>& receipt) {
+    const std::uint64_t line = ++lines_;
+    if (receipt) {
+      ++appended_;
+      behind_ += failure_ ? 1 : 0;
+      return;
+    }
+    (receipt.error().is(Errc::outcome_unknown) ? unknown_ : failed_).add(line);
+    if (!failure_) {
+      first_failed_ = line;
+      failure_ = receipt.error();
+    }
+  }
+  [[nodiscard]] bool failed() const noexcept { return failure_.has_value(); }
+  [[nodiscard]] json::object json(const echomq::Stream& stream) const {
+    json::object out{{"queue", stream.queue().text()}, {"stream", stream.name()},   {"lines", lines_},
+                     {"appended", appended_},          {"failed", failed_.count()}, {"unknown", unknown_.count()}};
+    if (failure_) {
+      out["failed_lines"] = failed_.json();
+      out["unknown_lines"] = unknown_.json();
+    }
+    return out;
+  }
+  [[nodiscard]] std::string text() const { return fmt::format("{} appended", appended_); }
+  /// The first failure, with all that is needed to go on behind it.
+  [[nodiscard]] echomq::Error failure() const {
+    echomq::Error error = *failure_;
+    error.text += fmt::format(" (line {}", first_failed_);
+    if (failed_.count() > 0) {
+      error.text += "; not appended: " + failed_.text();
+    }
+    if (unknown_.count() > 0) {
+      error.text += "; not known: " + unknown_.text();
+    }
+    error.text += fmt::format("; {} behind line {} were appended, nothing behind line {} was sent)", behind_,
+                              first_failed_, lines_);
+    return error;
+  }
+
+ private:
+  std::uint64_t lines_ = 0;
+  std::uint64_t appended_ = 0;
+  std::uint64_t behind_ = 0;  ///< appended behind the first that failed
+  std::uint64_t first_failed_ = 0;
+  LineRanges failed_;
+  LineRanges unknown_;
+  std::optional<echomq::Error> failure_;
+};
+
 /// One record a line of standard input, in their order.
 Exit append_lines(Session& session, const echomq::Stream& stream, const Options& options) {
   if (!options.fields.empty() || options.id || !options.once.empty() || options.listed) {
@@ -81,30 +134,28 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
   }
   LineReader reader(STDIN_FILENO, "standard input", '\n');
   std::deque<echomq::Reply<echomq::EventId>> on_the_way;
-  std::uint64_t appended = 0;
-  std::optional<echomq::Error> failure;
+  Receipts receipts;
+  std::optional<echomq::Error> unread;
+  std::uint64_t sent = 0;
   const auto take = [&] {
-    auto receipt = on_the_way.front().get();
+    receipts.take(on_the_way.front().get());
     on_the_way.pop_front();
-    if (receipt) {
-      ++appended;
-    } else if (!failure) {
-      failure = std::move(receipt).error();
-    }
   };
   LineBatch batch;
-  while (!failure) {
+  while (!receipts.failed()) {
     auto more = reader.next(batch, 1000, std::size_t{4} << 20);
     if (!more) {
-      failure = std::move(more).error();
+      unread = std::move(more).error();
+      unread->text += fmt::format(" (nothing behind line {} was sent)", sent);
       break;
     }
     if (!*more) {
       break;
     }
-    for (std::size_t i = 0; i < batch.size(); ++i) {
+    for (std::size_t i = 0; i < batch.size() && !receipts.failed(); ++i) {
       const echomq::Field field{*options.lines, batch[i]};
       on_the_way.push_back(stream.append({&field, 1}));
+      ++sent;
       if (on_the_way.size() > kInFlight) {
         take();
       }
@@ -115,12 +166,14 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
     take();
   }
   if (session.json) {
-    session.print_json(
-        json::object{{"queue", stream.queue().text()}, {"stream", stream.name()}, {"appended", appended}});
+    session.print_json(receipts.json(stream));
   } else {
-    session.print_line(fmt::format("{} appended", appended));
+    session.print_line(receipts.text());
   }
-  return failure ? session.report(*failure) : Exit::ok;
+  if (receipts.failed()) {
+    return session.report(receipts.failure());
+  }
+  return unread ? session.report(*unread) : Exit::ok;
 }
 
 Exit append(Session& session, const Options& options) {
@@ -155,7 +208,14 @@ Exit read(Session& session, const Options& options) {
   how.direction = options.newest_first ? echomq::Direction::newest_first : echomq::Direction::oldest_first;
   while (left > 0) {
     how.count = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, kPage));
-    ECHOMQ_OR_REPORT(const echomq::Page page, stream.read(from, to, how).get());
+    const auto answered = stream.read(from, to, how).get();
+    if (!answered) {
+      if (session.json && !first) {
+        session.print("]\n");  // what was printed is one value all the same
+      }
+      return session.report(answered.error());
+    }
+    const echomq::Page& page = *answered;
     for (const echomq::Record& record : page.records) {
       if (session.json) {
         session.print(first ? "[" : ",\n");
@@ -175,7 +235,7 @@ Exit read(Session& session, const Options& options) {
   if (session.json) {
     session.print(first ? "[]\n" : "]\n");
   }
-  return Exit::ok;
+  return first ? find_stream(session, stream) : Exit::ok;
 }
 
 Exit info(Session& session, const Options& options) {
@@ -186,7 +246,7 @@ Exit info(Session& session, const Options& options) {
   auto asked_archived = stream.archived();
   ECHOMQ_OR_REPORT(const echomq::StreamInfo info, stream.info().get());
   if (!info.exists) {
-    return session.report(Exit::not_found, "no_stream", "there is no stream " + options.stream);
+    return no_stream(session, stream);
   }
   ECHOMQ_OR_REPORT(const std::vector<echomq::GroupInfo> groups, asked_groups.get());
   ECHOMQ_OR_REPORT(const echomq::Page oldest, asked_oldest.get());

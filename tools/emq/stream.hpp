@@ -36,6 +36,11 @@ struct Position {
 [[nodiscard]] echomq::Result<echomq::Stream> open_stream(const echomq::Client& client, const std::string& queue,
                                                          const std::string& stream);
 
+/// Says that there is none, for exit code 3.
+Exit no_stream(const Session& session, const echomq::Stream& stream);
+/// Where nothing was found: whether there is such a stream at all.
+[[nodiscard]] Exit find_stream(const Session& session, const echomq::Stream& stream);
+
 // Parts of `emq stream` in files of their own; `group` is that subcommand.
 void add_stream_tail(CLI::App& group, Session& session, Action& chosen);
 void add_stream_groups(CLI::App& group, Session& session, Action& chosen);

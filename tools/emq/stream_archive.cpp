@@ -16,13 +16,16 @@
 #include <utility>
 #include <vector>
 
+#include "archive/catalog.hpp"
 #include "archive/line.hpp"
+#include "archive/owner.hpp"
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "echomq/archive.hpp"
 #include "echomq/archiver.hpp"
 #include "echomq/retention.hpp"
 #include "echomq/stream.hpp"
+#include "stream.hpp"
 #include "text.hpp"
 #include "time_argument.hpp"
 
@@ -119,6 +122,11 @@ echomq::Result<echomq::RetentionPolicy> policy_of(const Options& options) {
 bool limits_given(const Limits& limits) { return limits.count || limits.age || limits.bytes; }
 
 echomq::Result<echomq::Stream> stream_of(const echomq::Client& client, const Options& options) {
+  return open_stream(client, options.queue, options.stream);
+}
+
+/// Whether the archive is the stream's, as far as it says whose it is. Needs no server.
+echomq::Result<void> check_owner(echomq::SegmentStore& store, const Options& options) {
   const auto queue = echomq::QueueName::parse(options.queue);
   if (!queue) {
     return echomq::fail(queue.error());
@@ -127,7 +135,13 @@ echomq::Result<echomq::Stream> stream_of(const echomq::Client& client, const Opt
   if (!name) {
     return echomq::fail(name.error());
   }
-  return client.stream(*queue, *name);
+  const auto objects = store.list();
+  if (!objects) {
+    return echomq::fail(objects.error());
+  }
+  const auto named =
+      echomq::archive::check_owner(store, *objects, echomq::archive::owner_text(queue->text(), name->text()));
+  return named ? echomq::Result<void>() : echomq::fail(named.error());
 }
 
 // trim
@@ -178,12 +192,17 @@ Exit trim(Session& session, const Options& options) {
     return Exit::ok;
   }
   ECHOMQ_OR_REPORT(const echomq::Retained done, echomq::retain(stream, policy).get());
+  if (done.removed == 0) {
+    if (const Exit found = find_stream(session, stream); found != Exit::ok) {
+      return found;
+    }
+  }
   if (session.json) {
     session.print_json(
         json::object{{"removed", done.removed}, {"held_by", held_text(done.held_by)}, {"more", done.more}});
   } else {
     session.print_line(fmt::format(
-        "{} removed{}", done.removed,
+        "{} removed{}{}", done.removed, done.more ? ", more to remove" : "",
         done.held_by == echomq::HeldBy::nothing ? "" : fmt::format(", more held by {}", held_text(done.held_by))));
   }
   return Exit::ok;
@@ -191,11 +210,41 @@ Exit trim(Session& session, const Options& options) {
 
 // archive
 
+/// How far the server says that the stream is archived. A server that cannot be asked is remarked upon.
+std::optional<echomq::EventId> watermark(const Session& session, const Options& options) {
+  const auto asked = [&]() -> echomq::Result<std::optional<echomq::EventId>> {
+    const auto client = session.connect("stream", echomq::NodeLease::never);
+    if (!client) {
+      return echomq::fail(client.error());
+    }
+    const auto stream = stream_of(*client, options);
+    return stream ? stream->archived().get() : echomq::fail(stream.error());
+  }();
+  if (!asked) {
+    session.warn("watermark_not_compared", asked.error().message());
+    return std::nullopt;
+  }
+  return *asked;
+}
+
 Exit verify(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const auto store, echomq::LocalSegments::open_existing(options.folder));
-  ECHOMQ_OR_REPORT(const echomq::ArchiveReport report, echomq::verify_archive(*store));
+  if (const auto mine = check_owner(*store, options); !mine) {
+    return session.report(mine.error());
+  }
+  // Asked before: an archiver may be at work, and files are never behind it.
+  const std::optional<echomq::EventId> mark = options.offline ? std::nullopt : watermark(session, options);
+  ECHOMQ_OR_REPORT(echomq::ArchiveReport report, echomq::verify_archive(*store));
+  if (mark) {
+    const auto end = echomq::bus::parse_entry(report.last);
+    if (!end || *end < echomq::archive::number_of(*mark)) {
+      report.faults.push_back(fmt::format("records up to {} count as archived, and the files end at {}",
+                                          mark->entry_id().text(), report.last.empty() ? "none" : report.last));
+    }
+  }
   if (session.json) {
     session.print_json(json::object{{"segments", report.segments},
+                                    {"watermark", mark ? json::value(mark->text()) : json::value()},
                                     {"frames", report.frames},
                                     {"records", report.records},
                                     {"bytes", report.bytes},
@@ -233,13 +282,17 @@ Exit archive(Session& session, const Options& options) {
                                                 : echomq::Durability::each_fold;
   if (limits_given(options.keep) || limits_given(options.hard)) {
     ECHOMQ_OR_REPORT(how.retention, policy_of(options));
+  } else if (!options.groups.empty() || options.exact) {
+    return session.report(
+        Exit::usage, "usage",
+        "--groups and --exact are of a trim: say what is kept, with --keep-count, --keep-age or --keep-bytes");
   }
   how.log = [&session](echomq::LogLevel, std::string_view event, std::span<const echomq::LogField> fields) {
-    std::string line(event);
+    std::string text;
     for (const echomq::LogField& field : fields) {
-      line += fmt::format(" {}={}", field.name, field.value);
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", field.name, field.value);
     }
-    session.note(line);
+    session.warn(event, text);
   };
   sigset_t signals;
   sigemptyset(&signals);
@@ -263,15 +316,20 @@ Exit archive(Session& session, const Options& options) {
     wait_for_signal(signals);
   }
   archiver.stop();
-  const echomq::FoldReport total = archiver.stats().total;
+  const echomq::ArchiverStats stats = archiver.stats();
+  const echomq::FoldReport& total = stats.total;
   if (session.json) {
-    session.print_json(
-        json::object{{"folded", total.folded}, {"trimmed", total.trimmed}, {"bytes", total.bytes}, {"cut", total.cut}});
+    session.print_json(json::object{{"folded", total.folded},
+                                    {"trimmed", total.trimmed},
+                                    {"bytes", total.bytes},
+                                    {"cut", total.cut},
+                                    {"errors", stats.errors}});
   } else {
-    session.print_line(fmt::format("{} folded into {} bytes, {} trimmed{}", total.folded, total.bytes, total.trimmed,
-                                   total.cut > 0 ? fmt::format(", {} bytes of a torn tail cut", total.cut) : ""));
+    session.print_line(fmt::format("{} folded into {} bytes, {} trimmed{}{}", total.folded, total.bytes, total.trimmed,
+                                   total.cut > 0 ? fmt::format(", {} bytes of a torn tail cut", total.cut) : "",
+                                   stats.errors > 0 ? fmt::format(", {} errors", stats.errors) : ""));
   }
-  return Exit::ok;
+  return stats.failure ? session.report(*stats.failure) : Exit::ok;
 }
 
 // cat, grep
@@ -314,17 +372,27 @@ Exit read_history(Session& session, const Options& options, const std::function<
   if (!options.folder.empty()) {
     ECHOMQ_OR_REPORT(store, echomq::LocalSegments::open_existing(options.folder));
   }
+  bool any = false;
   const auto all = [&](auto reader) {
     for (;;) {
       const auto record = reader.next();
       if (!record) {
         return session.report(record.error());
       }
-      if (!*record || !each(**record)) {
+      if (!*record) {
+        return Exit::ok;
+      }
+      any = true;
+      if (!each(**record)) {
         return Exit::ok;
       }
     }
   };
+  if (store) {
+    if (const auto mine = check_owner(*store, options); !mine) {
+      return session.report(mine.error());
+    }
+  }
   if (options.offline) {
     ECHOMQ_OR_REPORT(echomq::ArchiveReader reader, echomq::ArchiveReader::open(store, range));
     return all(std::move(reader));
@@ -332,7 +400,17 @@ Exit read_history(Session& session, const Options& options, const std::function<
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("stream", echomq::NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, stream_of(client, options));
   ECHOMQ_OR_REPORT(echomq::HistoryReader reader, echomq::HistoryReader::open(stream, store, range));
-  return all(std::move(reader));
+  const Exit read = all(std::move(reader));
+  if (read != Exit::ok || any) {
+    return read;
+  }
+  if (store) {
+    ECHOMQ_OR_REPORT(const auto segments, echomq::archive::list_segments(*store));
+    if (!segments.empty()) {
+      return Exit::ok;  // of a stream that is gone
+    }
+  }
+  return find_stream(session, stream);
 }
 
 /// Milliseconds of an entry id.
@@ -468,22 +546,32 @@ void add_stream_archive(CLI::App& group, Session& session, Action& chosen) {
         [&session, &chosen, options, run] { chosen = [&session, options, run] { return run(session, *options); }; });
     return command;
   };
+  using Given = std::vector<CLI::Option*>;
   const auto add_keep = [&](CLI::App* command) {
-    command->add_option("--keep-count", options->keep.count, "Keep the newest N records")->type_name("N");
-    command->add_option("--keep-age", options->keep.age, "Keep records so young: 12h, 30d")->type_name("DURATION");
-    command->add_option("--keep-bytes", options->keep.bytes, "Keep about so many bytes of names and values: 500mb")
-        ->transform(CLI::AsSizeValue(false));
-    command
-        ->add_option("--groups", options->groups,
-                     "Keep what these groups have not acknowledged; 'all': what any has not")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-        ->allow_extra_args(false)
-        ->delimiter(',');
-    command->add_option("--hard-count", options->hard.count, "Beyond the newest N groups hold nothing")->type_name("N");
-    command->add_option("--hard-age", options->hard.age, "Beyond this age groups hold nothing")->type_name("DURATION");
-    command->add_option("--hard-bytes", options->hard.bytes, "Beyond so many bytes groups hold nothing")
-        ->transform(CLI::AsSizeValue(false));
-    command->add_flag("--exact", options->exact, "To the record; otherwise up to a hundred may be left too many");
+    return Given{
+        command->add_option("--keep-count", options->keep.count, "Keep the newest N records")->type_name("N"),
+        command->add_option("--keep-age", options->keep.age, "Keep records so young: 12h, 30d")->type_name("DURATION"),
+        command->add_option("--keep-bytes", options->keep.bytes, "Keep about so many bytes of names and values: 500mb")
+            ->transform(CLI::AsSizeValue(false)),
+        command
+            ->add_option("--groups", options->groups,
+                         "Keep what these groups have not acknowledged; 'all': what any has not")
+            ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+            ->allow_extra_args(false)
+            ->delimiter(','),
+        command->add_option("--hard-count", options->hard.count, "Beyond the newest N groups hold nothing")
+            ->type_name("N"),
+        command->add_option("--hard-age", options->hard.age, "Beyond this age groups hold nothing")
+            ->type_name("DURATION"),
+        command->add_option("--hard-bytes", options->hard.bytes, "Beyond so many bytes groups hold nothing")
+            ->transform(CLI::AsSizeValue(false)),
+        command->add_flag("--exact", options->exact, "To the record; otherwise up to a hundred may be left too many")};
+  };
+  // What would be passed over in silence is refused.
+  const auto exclude = [](CLI::Option* option, const Given& others) {
+    for (CLI::Option* other : others) {
+      option->excludes(other);
+    }
   };
   const auto add_range = [&](CLI::App* command) {
     command->add_option("--dir", options->folder, "Folder of the archive; without it the live stream alone");
@@ -497,17 +585,23 @@ void add_stream_archive(CLI::App& group, Session& session, Action& chosen) {
 
   CLI::App* command = add("archive", "Fold records into files, and trim what is in them", &archive, false);
   command->add_option("--dir", options->folder, "Folder of the archive, for this stream alone")->required();
-  add_keep(command);
-  command->add_flag("--once", options->once, "Fold what is there and end");
-  command->add_flag("--verify", options->verify, "Only check the files; needs no server");
-  command->add_option("--every", options->every, "How often it folds")->capture_default_str();
-  command->add_option("--settle", options->settle, "Fold only records so old")->capture_default_str();
-  command->add_option("--fsync", options->sync, "When files are made durable: fold, interval, never")
-      ->check(CLI::IsMember({"fold", "interval", "never"}))
-      ->capture_default_str();
-  command->add_option("--segment-bytes", options->segment_bytes, "Begin a new file after so many bytes")
-      ->transform(CLI::AsSizeValue(false));
-  command->add_flag("--continue", options->go_on, "Begin an empty archive behind a watermark that stands already");
+  Given folding = add_keep(command);
+  CLI::Option* verifying = command->add_flag("--verify", options->verify,
+                                             "Only check the files, and that they reach the server's watermark");
+  command->add_flag("--offline", options->offline, "With --verify: without a server")->needs(verifying);
+  folding.push_back(command->add_flag("--once", options->once, "Fold what is there and end"));
+  folding.push_back(command->add_option("--every", options->every, "How often it folds")->capture_default_str());
+  folding.push_back(
+      command->add_option("--settle", options->settle, "Fold only records so old")->capture_default_str());
+  folding.push_back(command->add_option("--fsync", options->sync, "When files are made durable: fold, interval, never")
+                        ->check(CLI::IsMember({"fold", "interval", "never"}))
+                        ->capture_default_str());
+  folding.push_back(
+      command->add_option("--segment-bytes", options->segment_bytes, "Begin a new file after so many bytes")
+          ->transform(CLI::AsSizeValue(false)));
+  folding.push_back(
+      command->add_flag("--continue", options->go_on, "Begin an empty archive behind a watermark that stands already"));
+  exclude(verifying, folding);
 
   add_range(add("cat", "The history of a stream, archive and live; --json: lines as in the archive", &cat, false));
 
@@ -520,11 +614,15 @@ void add_stream_archive(CLI::App& group, Session& session, Action& chosen) {
   command->add_flag("-c,--only-count", options->count_only, "Only how many there are");
 
   command = add("trim", "Remove old records once, or say what sweepers shall keep", &trim, false);
-  add_keep(command);
-  command->add_flag("--archived", options->archived, "Nothing that is not in the archive");
-  command->add_flag("--store", options->store, "Put it on the server for all sweepers, and remove nothing now");
-  command->add_flag("--show", options->show, "Print what stands on the server");
-  command->add_flag("--clear", options->clear, "Take it off the server");
+  Given policy = add_keep(command);
+  policy.push_back(command->add_flag("--archived", options->archived, "Nothing that is not in the archive"));
+  policy.push_back(
+      command->add_flag("--store", options->store, "Put it on the server for all sweepers, and remove nothing now"));
+  CLI::Option* showing = command->add_flag("--show", options->show, "Print what stands on the server");
+  CLI::Option* clearing = command->add_flag("--clear", options->clear, "Take it off the server");
+  exclude(showing, policy);
+  exclude(clearing, policy);
+  showing->excludes(clearing);
 }
 
 }  // namespace emq

@@ -34,6 +34,11 @@ Exit list(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   ECHOMQ_OR_REPORT(const std::vector<echomq::GroupInfo> groups, stream.groups().get());
+  if (groups.empty()) {
+    if (const Exit found = find_stream(session, stream); found != Exit::ok) {
+      return found;
+    }
+  }
   json::array rows;
   for (const echomq::GroupInfo& group : groups) {
     if (session.json) {

@@ -35,7 +35,7 @@ struct Options {
 Exit tail(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const Position position, parse_position(options.from));
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
-  Lines lines;
+  Lines lines(Lines::kMost);
   const bool several = options.streams.size() > 1 || !options.match.empty();
   if (options.streams.empty() == options.match.empty()) {
     return session.report(Exit::usage, "invalid_argument", "name streams, or a pattern with --match");
@@ -102,6 +102,7 @@ Exit tail(Session& session, const Options& options) {
     }
     left -= is_record ? 1 : 0;
   }
+  lines.close();
   return Exit::ok;
 }
 

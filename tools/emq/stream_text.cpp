@@ -122,4 +122,16 @@ echomq::Result<echomq::Stream> open_stream(const echomq::Client& client, const s
   return client.stream(*queue_name, *stream_name);
 }
 
+Exit no_stream(const Session& session, const echomq::Stream& stream) {
+  return session.report(Exit::not_found, "no_stream", fmt::format("there is no stream {}", stream.name()));
+}
+
+Exit find_stream(const Session& session, const echomq::Stream& stream) {
+  const auto info = stream.info().get();
+  if (!info) {
+    return session.report(info.error());
+  }
+  return info->exists ? Exit::ok : no_stream(session, stream);
+}
+
 }  // namespace emq
