@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "echomq/group_consumer.hpp"
 #include "echomq/queue.hpp"
 #include "echomq/stream.hpp"
+#include "echomq/tail.hpp"
 #include "echomq/testing/private_cluster.hpp"
 #include "keyspace/slot.hpp"
 #include "support/worker_harness.hpp"
@@ -90,8 +92,8 @@ class BusCluster : public ::testing::Test {
   }
   void append(const std::string& value) { append(value, stream()); }
 
-  /// Gives the slot with what is in it to another node.
-  void migrate(std::size_t to) {
+  /// Gives the slot with what is in it to another node; `on_the_way` runs when the keys have gone, and not the slot.
+  void migrate(std::size_t to, const std::function<void()>& on_the_way = {}) {
     const auto ask = [&](std::size_t node, const std::vector<std::string>& words) {
       const auto answer = cluster_->ask(node, words);
       EXPECT_TRUE(answer) << words[0] << ' ' << words[1] << ": " << answer.error().message();
@@ -104,6 +106,8 @@ class BusCluster : public ::testing::Test {
     for (const char* suffix : {"stream:s", "stream:s:dead", "log", "logging", "meta"})
       ask(owner_, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(to).port()), "emq:{q}:" + std::string(suffix),
                    "0", "5000"});
+    if (on_the_way)
+      on_the_way();
     const auto moved = cluster_->move_slot(kSlot, to);
     ASSERT_TRUE(moved) << moved.error().message();
     owner_ = to;
@@ -189,6 +193,51 @@ TEST_F(BusCluster, AConsumerFollowsASlotThatMovesWhileItReads) {
   EXPECT_TRUE(eventually([&] { return handled.has("last"); }, 2s));
   std::printf("first record after a move: %lld ms\n", static_cast<long long>(since(sent).count()));
   EXPECT_EQ(consumer.stats().groups_made, 1U);
+}
+
+// A tail has each record once and in order, and no gap, over moves of its slot while it is written, with the keys at the other node
+// for a while before the slot is.
+TEST_F(BusCluster, ATailFollowsASlotThatMovesWhileItIsWritten) {
+  start_cluster();
+  append("first");
+  std::mutex mutex;
+  std::vector<int> heard;
+  auto tail = Tail::start(stream(), [&](const TailMessage& message) {
+    const std::lock_guard lock(mutex);
+    heard.push_back(std::stoi(*message.record.find("k")));
+  });
+  ASSERT_TRUE(tail) << tail.error().message();
+  const auto heard_of = [&] {
+    const std::lock_guard lock(mutex);
+    return heard.size();
+  };
+  std::atomic<bool> stop{false};
+  std::atomic<std::size_t> sent{0};
+  std::thread writer([&] {
+    while (!stop) {
+      append(std::to_string(sent.load()));
+      sent.fetch_add(1);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  for (int round = 0; round < 6; ++round) {
+    std::this_thread::sleep_for(200ms);
+    migrate((owner_ + 1) % cluster_->size(), [] { std::this_thread::sleep_for(30ms); });
+  }
+  std::this_thread::sleep_for(200ms);
+  stop = true;
+  writer.join();
+  EXPECT_TRUE(eventually([&] { return heard_of() >= sent; }, 20s)) << heard_of() << " of " << sent;
+  const auto moved = Clock::now();
+  append(std::to_string(sent.load()));
+  EXPECT_TRUE(eventually([&] { return heard_of() > sent; }, 5s));
+  std::printf("%zu records over 6 moves; the next one after %lld ms\n", sent.load(),
+              static_cast<long long>(since(moved).count()));
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(heard.size(), sent + 1);
+  for (std::size_t i = 0; i < heard.size(); ++i)
+    ASSERT_EQ(heard[i], static_cast<int>(i));
+  EXPECT_EQ(tail->stats().gaps, 0U);
 }
 
 // A promoted replica on request: nothing is lost. Then one that takes the place of a node that was killed.
