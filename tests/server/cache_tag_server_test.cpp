@@ -211,6 +211,22 @@ TEST_F(CacheTag, ATagForgetsRowsThatAreNoMore) {
   EXPECT_EQ(drop(cache, "red"), 61U);
 }
 
+/// A tag's key that held something else was found after the row had been written: the row stood, and no drop could find it.
+TEST_F(CacheTag, NothingIsWrittenWhenATagsKeyHoldsSomethingElse) {
+  const ByteCache cache = table(client(), tagged());
+  raw("SET", "eccx:{t}:tag:blue", "no zset");
+  for (const std::vector<std::string>& tags : {std::vector<std::string>{"blue"}, {"red", "blue"}, {"blue", "red"}}) {
+    const auto outcome = cache.put(kUserA, "a", {.tags = tags}).get();
+    EXPECT_FALSE(outcome);
+    EXPECT_EQ(stored(kUserA), "(none)");
+    EXPECT_EQ(raw("EXISTS", "eccx:{t}:tag:red").as_integer(), 0);
+    EXPECT_FALSE(holds(cache, kUserA));
+  }
+  raw("DEL", "eccx:{t}:tag:blue");
+  EXPECT_EQ(put(cache, kUserA, "a", {"red", "blue"}), CachePut::stored);
+  EXPECT_EQ(drop(cache, "blue"), 1U);
+}
+
 TEST_F(CacheTag, AfterAnErrorL1IsEmpty) {
   ClientOptions impatient;
   impatient.deadline = 2s;

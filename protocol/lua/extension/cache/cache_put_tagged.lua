@@ -9,7 +9,8 @@
 -- ARGV[8..] tags, 1 to 16
 -- Replies: 1 written where there was none (or no frame); 2 written over an older or equal one; 0 nothing written, a tag was dropped
 --   meanwhile or the row to be replaced is gone; the newer frame that stands there.
--- Refusals: ERR version must be 14 bytes; ERR ttl must be a positive integer of ms; ERR tags must be 1 to 16
+-- Refusals: ERR version must be 14 bytes; ERR ttl must be a positive integer of ms; ERR tags must be 1 to 16; a key of another type,
+--   before anything is written
 local row, base, version, value, id = KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[4]
 if #version ~= 14 then return redis.error_reply('ERR version must be 14 bytes') end
 for i = 3, 5, 2 do
@@ -60,12 +61,16 @@ if ARGV[7] ~= '' and stored ~= ARGV[7] then return 0 end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- Each put takes out what two puts of before have left, so that a tag holds few rows that are no more. They are read before the first
+-- write, which tells a key of another type too.
+local gone = {}
+for k = 8, #ARGV do
+  gone[k] = redis.call('ZRANGE', base .. 'tag:' .. ARGV[k], '-inf', '(' .. now, 'BYSCORE', 'LIMIT', 0, 2)
+end
 redis.call('SET', row, version .. value, 'PX', ARGV[3])
 for k = 8, #ARGV do
   local rows = base .. 'tag:' .. ARGV[k]
-  -- Each put takes out what two puts of before have left, so that a tag holds few rows that are no more.
-  local gone = redis.call('ZRANGE', rows, '-inf', '(' .. now, 'BYSCORE', 'LIMIT', 0, 2)
-  if #gone > 0 then redis.call('ZREM', rows, unpack(gone)) end
+  if #gone[k] > 0 then redis.call('ZREM', rows, unpack(gone[k])) end
   redis.call('ZADD', rows, 'GT', now + hold, id)
   if redis.call('PTTL', rows) < hold then redis.call('PEXPIRE', rows, ARGV[5]) end
 end
