@@ -79,6 +79,7 @@ Turn sweep_stalled(Stage& stage) {
   Value::Items recovered;
   Value::Items dead;
   std::int64_t flat = 0;
+  const std::int64_t before = stage.queue.active();
   for (const std::string& id : stage.queue.reached(Place::active, stage.state.now(), limit.jobs)) {
     Job& job = stage.queue.jobs.at(id);
     if (job.ghost) {
@@ -103,6 +104,7 @@ Turn sweep_stalled(Stage& stage) {
   // Parents hear of it when every lapsed job has its new place: one of them may be a parent.
   for (const std::string& id : died)
     stage.queue.child_died(id, stage.queue.jobs.at(id), "stalled");
+  stage.queue.ceiling_wake(before);
   return one("sweep_stalled", {stage.key("active"), stage.key("pending"), stage.key("dead")}, std::move(args),
              Value::array({Value::array(std::move(recovered)), Value::array(std::move(dead))}));
 }

@@ -27,9 +27,11 @@ Job* Queue::find(const std::string& id) {
 
 bool Queue::is_maxed() const {
   const std::int64_t ceiling = concurrency ? std::strtoll(concurrency->c_str(), nullptr, 10) : 0;  // a word is 0
-  const auto active =
-      std::ranges::count_if(jobs, [](const auto& entry) { return entry.second.place == Place::active; });
-  return ceiling > 0 && active >= ceiling;
+  return ceiling > 0 && active() >= ceiling;
+}
+
+std::int64_t Queue::active() const {
+  return std::ranges::count_if(jobs, [](const auto& entry) { return entry.second.place == Place::active; });
 }
 
 std::int64_t Queue::in_flight(const std::string& group) const {
@@ -80,6 +82,16 @@ void Queue::flat_wake(std::int64_t made) {
   const auto lacking = std::min({made, kWakeKept, static_cast<std::int64_t>(parked.size()) - wake});
   if (lacking > 0)
     push_wake(lacking);
+}
+
+void Queue::ceiling_wake(std::int64_t before) {
+  const std::int64_t ceiling = concurrency ? std::strtoll(concurrency->c_str(), nullptr, 10) : 0;
+  if (ceiling <= 0 || paused)
+    return;
+  std::int64_t open = std::min(before - active(), ceiling - active());
+  if (ring.empty())
+    open = std::min(open, static_cast<std::int64_t>(waiting(std::nullopt).size()));
+  flat_wake(open);
 }
 
 void Queue::due_wake(const std::string& id) {

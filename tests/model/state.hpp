@@ -79,6 +79,7 @@ struct Queue {
 
   /// Whether as many jobs are in flight as the operator allows; what is no number allows any.
   [[nodiscard]] bool is_maxed() const;
+  [[nodiscard]] std::int64_t active() const;
   [[nodiscard]] Job* find(const std::string& id);  // null: no row; a ghost has none
   [[nodiscard]] std::int64_t in_flight(const std::string& group) const;
   /// Flat waiting members, or those of a lane; ghosts too, in mint order.
@@ -90,6 +91,8 @@ struct Queue {
   /// Law 5 of protocol/README.md for one lane: on the ring, at its tail, with a wake token; or off it.
   void ring_rule(const std::string& group);
   void push_wake(std::int64_t tokens);
+  /// A hint for each slot under the ceiling that is free now and was not when `before` jobs were in flight.
+  void ceiling_wake(std::int64_t before);
   /// A hint for each flat job made claimable, no more than parked workers lack.
   void flat_wake(std::int64_t made);
   /// The job is new in schedule: a parked worker is told when it is the earliest.

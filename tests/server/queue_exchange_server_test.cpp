@@ -604,6 +604,21 @@ TEST_F(ExchangeTest, SlotsUnderTheCeilingAreToldToParkedWorkers) {
             0);
   EXPECT_EQ(hints(three, "3", [&](const auto& done) { raw("LPUSH", kP + "wake", "1"), (void)settle(done); }), 3)
       << "one is there already";
+  // A sweep frees the slots of those that die in it; those that it puts back are told as jobs.
+  const auto sweep = [&](std::uint32_t max_stalled) {
+    return [&, max_stalled](const std::vector<Settlement>& done) {
+      for (const Settlement& one : done)
+        raw("ZADD", kP + "active", "1", one.id.text());
+      EXPECT_TRUE(queue().sweep_stalled({.max_stalled = max_stalled}).get());
+    };
+  };
+  EXPECT_EQ(hints(three, "3", sweep(1)), 3);
+  EXPECT_EQ(hints(three, "2", sweep(1)), 2);
+  EXPECT_EQ(hints({}, "3", sweep(1)), 0);
+  EXPECT_EQ(hints(three, "3", sweep(1), 0), 0);
+  EXPECT_EQ(hints(three, "many", sweep(1)), 0);
+  EXPECT_EQ(hints(three, "3", sweep(3)), 3);
+  EXPECT_EQ(hints(three, "3", sweep(3), 5, kLaneX), 3) << "the lane was on the ring before";
   // A claim in the same call takes its slots first.
   const auto and_take = [&](std::uint32_t most) {
     return [&, most](const std::vector<Settlement>& done) {
@@ -738,6 +753,26 @@ TEST_F(ExchangeTest, AJobThatIsTooOldDiesInsteadOfRunning) {
   // The flow parent dies by its policy, and who waits for the result hears of it.
   EXPECT_EQ(field(ids[2], "state"), "dead");
   EXPECT_EQ(text(raw("GET", kP + "result:" + std::string(ids[0].text()))), std::string("dead\0expired", 12));
+}
+
+TEST_F(ExchangeTest, ManyJobsThatAreTooOldAreSeveralCalls) {
+  for (const JobId id : fill({}, 400))
+    raw("HSET", row(id), "expires_at", "1000");
+  for (const JobId id : fill(kLaneX, 400))
+    raw("HSET", row(id), "expires_at", "1000");
+  const JobId live = fill({}, 1)[0];
+  std::uint64_t expired = 0;
+  for (int calls = 0; calls < 20 && expired < 800; ++calls) {
+    const Exchanged answer = take({.most = 10});
+    EXPECT_LE(answer.expired, 120U);
+    EXPECT_GT(answer.expired, 0U);
+    expired += answer.expired;
+    EXPECT_TRUE(answer.more || expired == 800);
+    for (const TakenJob& one : answer.jobs)
+      EXPECT_EQ(one.job.id, live);
+  }
+  EXPECT_EQ(expired, 800U);
+  EXPECT_EQ(raw("ZCARD", kP + "dead").as_integer(), 800);
 }
 
 TEST_F(ExchangeTest, ResultsAreKeptForWhoWaits) {

@@ -3,7 +3,7 @@
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
-local bound = 1000   -- members that are not served, and turns that serve none
+local bound = 1000   -- members that are not served, and turns that serve none; one that dies of age costs as much as ten of them
 local lanes, visited = {}, {}
 
 if settings[1] then gate, allowed = 1, 0 end
@@ -47,7 +47,7 @@ local function serve(set, wanted, lane)
       if not exists or misplaced then
         bound = bound - 1
       elseif ends and ends <= now then
-        bound = bound - 1
+        bound = bound - 10
         call('HSET', row, 'last_error', 'expired', 'state', 'dead')
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id

@@ -4,7 +4,8 @@
 -- KEYS[1] active              KEYS[2] pending        KEYS[3] dead
 -- ARGV[1] base emq:{q}:       ARGV[2] max_stalled    ARGV[3] limit; absent: 1000
 -- Replies: [[recovered ids], [dead ids]]. Members that reap would drop are dropped here too. A parent that is recovered here may then
---   die of a child that died here.
+--   die of a child that died here. With meta.concurrency, workers noted in parked are told of the slots that are free now while there
+--   is work.
 -- Refusals: ERR max_stalled must be a number; ERR limit must be a positive integer
 local active, pending, dead = KEYS[1], KEYS[2], KEYS[3]
 local p = ARGV[1]
@@ -60,6 +61,7 @@ if logging and not log then
 end
 -- [end]
 local made = 0
+local before = redis.call('ZCARD', active)
 local function tell_parent(id, parent, parent_queue, policy)
   local reason = 'stalled'
   -- [parent_death]
@@ -234,6 +236,26 @@ if made > 0 then
   local parked = redis.call('ZCARD', p .. 'parked')
   if parked > 0 then
     local lacking = math.min(made, 64, parked - redis.call('LLEN', p .. 'wake'))
+    if lacking > 0 then
+      local hints = {}
+      for i = 1, lacking do hints[i] = '1' end
+      if redis.call('LPUSH', p .. 'wake', unpack(hints)) > 64 then redis.call('LTRIM', p .. 'wake', 0, 63) end
+    end
+  end
+  -- [end]
+end
+local parked = redis.call('ZCARD', p .. 'parked')
+local gates = parked > 0 and redis.pcall('HMGET', p .. 'meta', 'paused', 'concurrency') or {}
+local ceiling = not gates[1] and tonumber(gates[2]) or 0
+if ceiling > 0 then
+  -- [ceiling_wake]
+  -- Expects p, parked (more than 0), ceiling (jobs in active at most, more than 0) and before (how many there were). Workers that wait
+  -- for a slot are told of those that this call has freed and left: a hint each as long as there is work, no more than they lack.
+  local members = redis.call('ZCARD', p .. 'active')
+  local open = math.min(before - members, math.ceil(ceiling - members))
+  if open > 0 and redis.call('LLEN', p .. 'ring') == 0 then open = math.min(open, redis.call('ZCARD', p .. 'pending')) end
+  if open > 0 then
+    local lacking = math.min(open, 64, parked - redis.call('LLEN', p .. 'wake'))
     if lacking > 0 then
       local hints = {}
       for i = 1, lacking do hints[i] = '1' end

@@ -2,7 +2,8 @@
 -- take (extension): claims jobs of the flat set and of lanes in one call, half and half where both have work, and the gates with it:
 -- meta.paused, meta.concurrency (jobs in active), meta.max (jobs a window, counted in limiter). Lanes are served turn by turn as by
 -- gwclaim. With meta.duration (ms) the claim itself counts what it gives and opens a window of that length; without it, limiter is
--- only read. A job past its row field expires_at is moved to dead (last_error `expired`) and not given.
+-- only read. A job past its row field expires_at is moved to dead (last_error `expired`) and not given; when these are many, a
+-- call ends after about 100 more than it was asked for, and says that work is left.
 -- KEYS[1] pending             KEYS[2] active         all else is built from the base
 -- ARGV[1] base emq:{q}:       ARGV[2] most jobs; above 1000 it counts as 1000
 -- ARGV[3] lease in ms         ARGV[4] `f` flat only, `l` lanes only, `fl` both, flat first, `lf` both, lanes first; `g` lanes only,
@@ -87,7 +88,7 @@ local log, logging
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
-local bound = 1000   -- members that are not served, and turns that serve none
+local bound = 1000   -- members that are not served, and turns that serve none; one that dies of age costs as much as ten of them
 local lanes, visited = {}, {}
 
 if settings[1] then gate, allowed = 1, 0 end
@@ -134,7 +135,7 @@ local function serve(set, wanted, lane)
       if not exists or misplaced then
         bound = bound - 1
       elseif ends and ends <= now then
-        bound = bound - 1
+        bound = bound - 10
         call('HSET', row, 'last_error', 'expired', 'state', 'dead')
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id
