@@ -34,10 +34,10 @@ struct BatchRun {
   std::vector<std::optional<Outcome>> verdicts;
 
   // The control thread's.
-  std::vector<BatchMember> told;      ///< in claim order; whole when `left` is 0
-  std::size_t left;                   ///< members whose settle is not answered
-  const JobState* carrier = nullptr;  ///< names the run to the pool
-  bool leaked = false;                ///< its thread was given up
+  std::vector<BatchMember> told;  ///< in claim order; whole when `left` is 0
+  std::size_t left;               ///< members whose settle is not answered
+  JobState* carrier = nullptr;    ///< names the run to the pool
+  bool leaked = false;            ///< its thread was given up
 };
 
 class Gather {

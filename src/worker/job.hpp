@@ -90,6 +90,9 @@ struct JobState {
   /// When its handler began; set by the pool.
   std::atomic<TimePoint> begun{TimePoint::max()};
 
+  /// It has one of the pool's slots; of a coroutine only.
+  std::atomic<bool> in_slot{false};
+
   /// Of a carrier only: the batch whose handler runs in its name. A carrier is no job and is held by nobody but the pool.
   std::shared_ptr<BatchRun> batch;
 

@@ -107,11 +107,12 @@ struct HandlerPool::State {
   };
 
   State(AnyHandler its_handler, std::shared_ptr<Inbox> its_inbox, const Engine* its_owner,
-        std::shared_ptr<Observers> its_observers)
+        std::shared_ptr<Observers> its_observers, std::size_t its_slots)
       : handler(std::move(its_handler)),
         inbox(std::move(its_inbox)),
         owner(its_owner),
-        observers(std::move(its_observers)) {
+        observers(std::move(its_observers)),
+        slots(its_slots) {
     (void)::pthread_sigmask(SIG_SETMASK, nullptr, &signals);
   }
 
@@ -127,11 +128,22 @@ struct HandlerPool::State {
       throw;
     }
   }
+  /// Called with the lock held, as the next two.
+  [[nodiscard]] bool idle() const { return waiting.empty() || taken.load(std::memory_order_relaxed) >= slots; }
+  void take_slot(JobState& job) {
+    taken.fetch_add(1, std::memory_order_relaxed);
+    job.in_slot.store(true, std::memory_order_relaxed);
+  }
   void wake_one() {
-    if (waking || sleeping == 0 || waiting.empty())
+    if (waking || sleeping == 0 || idle())
       return;
     waking = true;
     wake.notify_one();
+  }
+  /// Whether it was the one slot that others wait for; then somebody is to be woken. A run that was given up has none any more.
+  [[nodiscard]] bool leave_slot(JobState& job) {
+    return job.in_slot.exchange(false, std::memory_order_acq_rel) &&
+           taken.fetch_sub(1, std::memory_order_acq_rel) >= slots;
   }
   void measured(TimePoint start) noexcept {
     const auto took = std::chrono::nanoseconds(Clock::now() - start).count();
@@ -144,10 +156,12 @@ struct HandlerPool::State {
   const std::shared_ptr<Inbox> inbox;
   const Engine* const owner;
   const std::shared_ptr<Observers> observers;  ///< null: nobody watches
+  const std::size_t slots;
   sigset_t signals{};  ///< what the thread that started the pool blocks; a thread of a later seat would block all
   std::atomic<std::int64_t> mean_run{0};
   std::atomic<std::uint64_t> begun{0};
   std::atomic<std::size_t> suspended{0};  ///< coroutines that have begun and not ended
+  std::atomic<std::size_t> taken{0};      ///< of those, the ones that were not given up; rises with the lock held
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -171,6 +185,10 @@ Detached HandlerPool::State::drive(std::shared_ptr<State> state, std::shared_ptr
   if (state->observers)
     state->observers->ended(job, outcome);
   state->suspended.fetch_sub(1, std::memory_order_release);
+  if (state->leave_slot(*job)) {
+    const std::lock_guard lock(state->mutex);
+    state->wake_one();
+  }
   state->inbox->ended(std::move(job), std::move(outcome));
 }
 
@@ -184,7 +202,7 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
       std::unique_lock lock(state->mutex);
       if (seat.abandoned)
         return;
-      while (!state->closed && state->waiting.empty()) {
+      while (!state->closed && state->idle()) {
         ++state->sleeping;
         state->wake.wait(lock);
         --state->sleeping;
@@ -193,6 +211,8 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
       if (state->closed)
         return;
       job = state->waiting.pop();
+      if (plain == nullptr)
+        state->take_slot(*job);
       seat.runs.store(job.get(), std::memory_order_relaxed);
       state->begun.store(state->begun.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       state->wake_one();
@@ -224,8 +244,8 @@ HandlerPool::~HandlerPool() { shutdown(); }
 
 Result<std::unique_ptr<HandlerPool>> HandlerPool::start(std::size_t threads, AnyHandler handler,
                                                         std::shared_ptr<Inbox> inbox, const Engine* owner,
-                                                        std::shared_ptr<Observers> observers) {
-  auto state = std::make_shared<State>(std::move(handler), std::move(inbox), owner, std::move(observers));
+                                                        std::shared_ptr<Observers> observers, std::size_t slots) {
+  auto state = std::make_shared<State>(std::move(handler), std::move(inbox), owner, std::move(observers), slots);
   std::unique_ptr<HandlerPool> pool(new HandlerPool(state));
   std::unique_lock lock(state->mutex);
   for (std::size_t seat = 0; seat < threads; ++seat) {
@@ -252,8 +272,10 @@ bool HandlerPool::withdraw(const JobState* job) {
   return state_->waiting.remove(job);
 }
 
-bool HandlerPool::abandon(const JobState* job) {
+bool HandlerPool::abandon(JobState* job) {
   const std::lock_guard lock(state_->mutex);
+  if (state_->leave_slot(*job))
+    state_->wake_one();
   if (state_->closed)
     return false;
   const auto seat = std::find_if(state_->seats.begin(), state_->seats.end(), [job](const State::Seat& its) {

@@ -29,10 +29,12 @@ class Observers;
 class HandlerPool {
  public:
   /// `owner` is who `serves()` names on these threads; `observers`, when there are any, hear of each run's begin and end.
+  /// At most `slots` coroutines have begun and not ended; more wait.
   /// Errors: invalid_argument when the system gives no more threads.
   [[nodiscard]] static Result<std::unique_ptr<HandlerPool>> start(std::size_t threads, AnyHandler handler,
                                                                   std::shared_ptr<Inbox> inbox, const Engine* owner,
-                                                                  std::shared_ptr<Observers> observers = {});
+                                                                  std::shared_ptr<Observers> observers = {},
+                                                                  std::size_t slots = static_cast<std::size_t>(-1));
   ~HandlerPool();
   HandlerPool(const HandlerPool&) = delete;
   HandlerPool& operator=(const HandlerPool&) = delete;
@@ -42,8 +44,9 @@ class HandlerPool {
   /// Takes a job back that no thread has begun. False when it runs or has ended.
   [[nodiscard]] bool withdraw(const JobState* job);
   /// Lets the thread go that runs this job's handler, and starts another in its place. What the handler comes to is
-  /// still told. False when no thread runs it (a coroutine that is suspended), or the system gives no thread.
-  bool abandon(const JobState* job);
+  /// still told. False when no thread runs it (a coroutine that is suspended, whose slot is free from now on), or the
+  /// system gives no thread.
+  bool abandon(JobState* job);
   /// How long a run takes, a moving average; zero before the first has ended.
   [[nodiscard]] std::chrono::nanoseconds mean_run() const noexcept;
   /// How many runs have begun.

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <coroutine>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <span>
 #include <stop_token>
@@ -182,6 +184,73 @@ TEST(HandlerPool, CoroutinesEndTheSameWay) {
   for (const Ended& ended : wait_for(*inbox, 100))
     results.insert(ended.outcome.text);
   EXPECT_EQ(results.size(), 100U);
+  EXPECT_EQ((*pool)->shutdown(), 0U);
+}
+
+TEST(HandlerPool, ACoroutineBeginsWhenThereIsASlot) {
+  auto inbox = std::make_shared<Inbox>();
+  std::atomic<int> inside{0}, most{0};
+  std::mutex mutex;
+  std::vector<std::coroutine_handle<>> asleep;
+  struct Sleep {
+    std::mutex& mutex;
+    std::vector<std::coroutine_handle<>>& asleep;
+    [[nodiscard]] bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> handle) const {
+      const std::lock_guard lock(mutex);
+      asleep.push_back(handle);
+    }
+    void await_resume() const noexcept {}
+  };
+  const auto wake_all = [&] {
+    std::vector<std::coroutine_handle<>> handles;
+    {
+      const std::lock_guard lock(mutex);
+      handles.swap(asleep);
+    }
+    for (const std::coroutine_handle<> handle : handles)
+      handle.resume();
+    return handles.size();
+  };
+  auto pool = HandlerPool::start(3, echomq::AsyncHandler([&](Job&) -> echomq::Task<Outcome> {
+                                   const int now = ++inside;
+                                   int seen = most;
+                                   while (now > seen && !most.compare_exchange_weak(seen, now)) {
+                                   }
+                                   co_await Sleep{mutex, asleep};
+                                   --inside;
+                                   co_return echomq::Done();
+                                 }),
+                                 inbox, nullptr, {}, 2);
+  ASSERT_TRUE(pool);
+  std::vector<std::shared_ptr<JobState>> jobs;
+  for (int i = 0; i < 20; ++i) {
+    jobs.push_back(job("x"));
+    submit(**pool, jobs.back());
+  }
+  const auto until = Clock::now() + 10s;
+  const auto wait_for_two = [&] {
+    while (inside < 2 && Clock::now() < until)
+      std::this_thread::sleep_for(1ms);
+  };
+  wait_for_two();
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(inside, 2);
+  EXPECT_TRUE((*pool)->withdraw(jobs.back().get())) << "what waits can be taken back";
+  EXPECT_FALSE((*pool)->abandon(jobs[0].get())) << "no thread runs it";
+  const auto three = [&] {
+    while (inside < 3 && Clock::now() < until)
+      std::this_thread::sleep_for(1ms);
+    return inside.load();
+  };
+  EXPECT_EQ(three(), 3) << "the slot of one that was given up is free";
+  std::size_t woken = 0;
+  while (woken < 19 && Clock::now() < until) {
+    woken += wake_all();
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(wait_for(*inbox, 19).size(), 19U);
+  EXPECT_EQ(most, 3) << "two, and the one without a slot";
   EXPECT_EQ((*pool)->shutdown(), 0U);
 }
 
