@@ -114,7 +114,7 @@ class Outcome {
 /// Failed for good.
 [[nodiscard]] Outcome Dead(std::string error);
 /// Back to the queue at once, not held against the maximum: for a handler that cannot go on here (it is being
-/// stopped, its machine is going down).
+/// stopped, its machine is going down). After three in a row the worker claims nothing for 50 ms.
 [[nodiscard]] Outcome HandBack();
 
 /// How long to wait before the next run. `attempt` is the one that just failed, from 1.
@@ -173,8 +173,9 @@ struct WorkerOptions {
   Milliseconds beat{5000};
   /// How long a run may take when its job has no time-out of its own; 0: no limit. Then its stop token stops.
   Milliseconds timeout{0};
-  /// How long a run whose time is over, or that was cancelled, may still take to return. One that takes longer is counted
-  /// as leaked, its job is settled without it, and another thread takes its slot.
+  /// How long a run whose time is over, that was cancelled, or whose lease is lost may still take to return. One that
+  /// takes longer is counted as leaked, its job is settled without it (a lost one is not), and another thread takes its
+  /// slot.
   Milliseconds stop_patience{1000};
   /// So many leaked handlers that still run, and the worker claims nothing more and is unhealthy. >= 1.
   std::uint32_t max_leaked = 16;
@@ -241,17 +242,20 @@ struct WorkerStats {
   std::uint32_t leaked = 0;   ///< handlers that were given up and still run, or had not returned when the worker ended
   std::uint64_t timed_out = 0;
   std::uint64_t cancelled = 0;
-  std::uint64_t expired = 0;     ///< jobs past their time that a claim of this worker moved to dead
-  std::uint64_t fired = 0;       ///< occurrences of repeats that this worker admitted
-  std::uint32_t prefetched = 0;  ///< now: how many jobs may wait for a slot
-  bool healthy = true;           ///< false once `max_leaked` is reached
+  std::uint64_t expired = 0;         ///< jobs past their time that a claim of this worker moved to dead
+  std::uint64_t fired = 0;           ///< occurrences of repeats that this worker admitted
+  std::uint32_t prefetched = 0;      ///< now: how many jobs may wait for a slot
+  bool healthy = true;               ///< false once `max_leaked` is reached
+  std::uint64_t events_dropped = 0;  ///< not published: too many were on their way
+  std::uint64_t events_failed = 0;   ///< refused by the server, or lost with the connection
 };
 
 struct StopReport {
-  std::uint64_t finished = 0;     ///< ended by their handler while stopping
+  std::uint64_t finished = 0;     ///< ended while stopping, by a handler or without it by a time-out or a cancellation
   std::uint64_t handed_back = 0;  ///< put back: not begun yet, or still running at the deadline
   std::uint64_t unsettled = 0;    ///< left to their lease: the server could not be reached
   std::uint64_t leaked = 0;       ///< handlers that did not return within `stop_grace`; their jobs are handed back
+  std::uint64_t refused = 0;      ///< whose lease was lost: their settle came too late, or somebody else has the job
 };
 
 /// Serves one queue until it is stopped. Move-only; thread-safe but for moves. The destructor stops with

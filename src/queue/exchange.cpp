@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "queue/start.hpp"
@@ -105,6 +106,9 @@ class Arguments {
   return {};
 }
 
+/// No run may take longer: a row's number of milliseconds may be beyond what a clock can add to now.
+constexpr Milliseconds kLongestRun = std::chrono::days{365};
+
 /// A row field that should be a number of at least `least`; one that is not counts as absent.
 [[nodiscard]] std::optional<std::int64_t> read_number(const resp::View& field, std::int64_t least) {
   const auto number = field.as_integer();
@@ -142,7 +146,7 @@ class Arguments {
   if (const auto most = read_number(elements.next(), 1))
     taken.max_attempts = static_cast<std::uint32_t>(std::min<std::int64_t>(*most, 0xffffffff));
   if (const auto timeout = read_number(elements.next(), 1))
-    taken.timeout = Milliseconds(*timeout);
+    taken.timeout = Milliseconds(std::min<std::int64_t>(*timeout, kLongestRun.count()));
   if (const auto backoff = elements.next().as_text())
     taken.backoff.emplace(*backoff);
   if (const auto traceparent = elements.next().as_text())

@@ -24,6 +24,7 @@ enum class Alarm : std::uint8_t {
   sweep,    ///< a lease of somebody may have expired
   upkeep,   ///< periodic work of the queue may be due
   deliver,  ///< the outbox held records a moment ago
+  marks,    ///< requests to cancel are asked for again, since the last asking failed
   limit,    ///< a run's time, or its grace, may be over
   hurry,    ///< an exchange takes its time: the next one goes out beside it
   queued,   ///< jobs that were fetched ahead may find no slot

@@ -128,8 +128,8 @@ Result<std::shared_ptr<Engine>> Engine::start(const Queue& queue, AnyHandler han
     return fail(Errc::client_closed, "the client of this queue is closed");
   std::shared_ptr<Engine> engine(new Engine(queue, std::move(options), std::move(batch)));
   const std::size_t threads = threads_of(handler, engine->options_);
-  ECHOMQ_TRY(engine->pool_,
-             HandlerPool::start(threads, std::move(handler), engine->inbox_, engine.get(), engine->observers_));
+  ECHOMQ_TRY(engine->pool_, HandlerPool::start(threads, std::move(handler), engine->inbox_, engine.get(),
+                                               engine->observers_, engine->options_.concurrency));
   engine->watch_ = engine->core_->watch(engine->keys_.wake(), [inbox = engine->inbox_] { inbox->woken(); });
   engine->rides_->watch = engine->watch_.get();
   if (engine->options_.remote_cancel) {
@@ -204,6 +204,9 @@ WorkerStats Engine::stats() const {
   out.expired = read(counters_.expired);
   out.fired = read(counters_.fired);
   out.prefetched = read(counters_.prefetched);
+  const events::PublisherStats events = publisher_.stats();
+  out.events_dropped = events.dropped;
+  out.events_failed = events.failed;
   out.healthy = out.leaked < options_.max_leaked;
   return out;
 }
@@ -258,6 +261,8 @@ void Engine::ring_alarms() {
     upkeep();
   if (alarms_.take(Alarm::deliver, now_))
     deliver();
+  if (alarms_.take(Alarm::marks, now_))
+    ask_for_marks();
   if (alarms_.take(Alarm::limit, now_))
     check_limits();
   if (alarms_.take(Alarm::hurry, now_))

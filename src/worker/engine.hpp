@@ -34,6 +34,7 @@
 #include "worker/blocks.hpp"
 #include "worker/control_core.hpp"
 #include "worker/gather.hpp"
+#include "worker/held_index.hpp"
 #include "worker/inbox.hpp"
 #include "worker/job.hpp"
 #include "worker/observers.hpp"
@@ -148,6 +149,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void renewed(const Jobs& jobs, TimePoint sent, const Result<std::vector<JobId>>& answer);
   void lapse();
   void set_lapse_alarm();
+  /// Those in hand with this id of which `which(const JobState&)` says yes.
+  template <typename Which>
+  [[nodiscard]] Jobs held_of(const JobId& id, Which which) const;
   [[nodiscard]] static TimePoint lease_of(const JobState& job);
   void lose(const JobPtr& job, Loss loss, std::string_view why);
 
@@ -159,6 +163,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void give_up(const JobPtr& job);
   void leaks(const JobPtr& job);
   void leak_returned(const JobPtr& job);
+  /// A handler that does nothing but hand back does not get its jobs again at once.
+  void note_end(const Outcome& outcome);
   /// Jobs that were fetched ahead and find no slot go back.
   void watch_queued();
   void return_queued();
@@ -240,6 +246,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::mt19937_64 random_{std::random_device{}()};
   const std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
   Jobs held_;                     ///< each knows its index
+  HeldIndex by_id_;               ///< of the same jobs
   Jobs ready_;                    ///< of those, the ones whose end goes out next
   Jobs submitted_;                ///< empty between turns
   std::vector<Job> claimed_;      ///< likewise, and only when somebody watches
@@ -284,6 +291,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool by_beat_ = false;              ///< the look in flight is the beat's
   std::uint64_t begun_then_ = 0;      ///< runs begun when `Alarm::queued` was set
   bool marks_due_ = false;            ///< a request to cancel came whose job may come with a claim in flight
+  Milliseconds marks_pause_{0};       ///< after a failed asking for such requests
+  unsigned hand_backs_ = 0;           ///< by handlers, with no other end of a run between
   bool hurry_ = false;                ///< the next exchange goes out however small it is
   bool gated_ = false;                ///< the last claim was refused by the queue's ceiling
   Milliseconds outbox_pause_{0};      ///< until the outbox is looked at again; short after there were records
@@ -298,6 +307,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
   TimePoint linger_by_ = TimePoint::max();    ///< when calls without a job are no longer waited for
   StopReport stop_report_;
 };
+
+template <typename Which>
+Engine::Jobs Engine::held_of(const JobId& id, Which which) const {
+  Jobs found;
+  by_id_.each_of(id, [&](const JobState& job) {
+    if (which(job))
+      found.push_back(held_[job.held.index]);
+  });
+  return found;
+}
 
 /// Makes a call whose answer runs `then(Result<T>)` on the control thread, never from within this function.
 template <typename T, typename F>

@@ -99,7 +99,7 @@ void Engine::batch_ended(const JobState& carrier) {
   }
   for (std::size_t place = 0; place < batch.members.size(); ++place) {
     const JobPtr& job = batch.members[place];
-    if (job->held.leaked)
+    if (job->held.leaked && !job->held.late)
       continue;  // settled without its handler
     std::optional<Outcome>& verdict = batch.verdicts[place];
     // One that was handed back while it ran has come to that, whatever its handler says now.

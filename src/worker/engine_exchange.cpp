@@ -204,12 +204,13 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
     pause_claims(Milliseconds{0});
     alarms_.set(Alarm::claim, now_ + std::max(answer.wait, Milliseconds{1}));
   } else {
-    // Nothing was left behind; or nothing came at all, whatever else the answer says.
-    dry_ = answer.jobs.empty() || answer.gate != queue::Gate::open || !answer.more;
+    // Nothing was left behind; or nothing came at all, whatever else the answer says. Jobs that were too old did come.
+    dry_ = (answer.jobs.empty() && answer.expired == 0) || answer.gate != queue::Gate::open || !answer.more;
   }
+  if (!answer.jobs.empty() || answer.expired > 0)
+    fruitless_ = 0;
   if (answer.jobs.empty())
     return;
-  fruitless_ = 0;
   submitted_.clear();
   const auto begin_next = [&](bool laned, std::size_t& next) {
     while (next < answer.jobs.size() && answer.jobs[next].job.lane.has_value() != laned)
@@ -242,19 +243,17 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
 Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent, bool crossed) {
   if (crossed || taken.job.token.value() > 1) {
     // An earlier run of the same job that is still here has lost it to this one.
-    Jobs older;
-    for (const JobPtr& other : held_) {
-      if (other->id != taken.job.id)
-        continue;
-      if (other->token > taken.job.token) {
-        // Claims go by two connections: this answer was overtaken by that of a later claim.
-        counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
-        log(LogLevel::warning, "worker_lease_lost", other.get(),
-            "claimed again before the answer to the first claim came");
-        return nullptr;
-      }
-      if (!other->held.lost && other->held.phase != Phase::settling)
-        older.push_back(other);
+    const JobState* later = nullptr;
+    const Jobs older = held_of(taken.job.id, [&](const JobState& other) {
+      if (other.token > taken.job.token)
+        later = &other;
+      return !other.held.lost && other.held.phase != Phase::settling;
+    });
+    if (later != nullptr) {
+      // Claims go by two connections: this answer was overtaken by that of a later claim.
+      counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
+      log(LogLevel::warning, "worker_lease_lost", later, "claimed again before the answer to the first claim came");
+      return nullptr;
     }
     for (const JobPtr& other : older)
       lose(other, Loss::lapsed, "claimed again by this worker");
@@ -269,6 +268,7 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent, bool crossed
   held.since = now_;
   held.lease_until = sent + options_.lease;
   held_.push_back(job);
+  by_id_.add(*job);
   if (observers_)
     claimed_.emplace_back(job);
   alarms_.set_earlier(Alarm::lapse, held.lease_until);

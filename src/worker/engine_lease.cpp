@@ -31,7 +31,10 @@ void Engine::renew() {
     jobs.clear();
     bite.clear();
   };
+  TimePoint lapses = TimePoint::max();
   for (const JobPtr& job : held_) {
+    if (!job->held.lost)
+      lapses = std::min(lapses, lease_of(*job));
     // A handler that has asked for a longer lease itself keeps it.
     if (job->held.lost || job->extended_until.load(std::memory_order_acquire) > now_ + options_.lease)
       continue;
@@ -42,6 +45,7 @@ void Engine::renew() {
   }
   if (!bite.empty())
     send();
+  alarms_.set(Alarm::lapse, lapses);  // a handler's extension counts before its answer, and may have come to nothing
   if (renewals_ == 0 && !held_.empty())
     alarms_.set_earlier(Alarm::renew, now_ + options_.lease / 3);  // all of them have a longer lease for now
 }
@@ -50,6 +54,8 @@ void Engine::renewed(const Jobs& jobs, TimePoint sent, const Result<std::vector<
   --renewals_;
   if (!answer) {
     call_failed(answer.error(), "extend_locks");
+    if (renewals_ == 0)
+      set_lapse_alarm();
     alarms_.set_earlier(Alarm::renew, now_ + std::clamp(options_.lease / 20, Milliseconds{10}, Milliseconds{1000}));
     return;
   }
@@ -64,7 +70,9 @@ void Engine::renewed(const Jobs& jobs, TimePoint sent, const Result<std::vector<
       lose(job, Loss::refused, "refused by the server");
     }
   }
-  set_lapse_alarm();
+  // Once for all answers: until then the alarm is early at worst.
+  if (renewals_ == 0)
+    set_lapse_alarm();
   if (!held_.empty())
     alarms_.set_earlier(Alarm::renew, std::max(sent + options_.lease / 3, now_));
 }
@@ -120,7 +128,7 @@ void Engine::lose(const JobPtr& job, Loss loss, std::string_view why) {
         break;
       }
       when = LeaseLost::running;
-      job->stop.request(StopCause::lease_lost);
+      ask_to_stop(*job, StopCause::lease_lost);
       break;
   }
   if (observers_)

@@ -1,6 +1,7 @@
 // Runs whose time is over, and runs that somebody wants ended: asked to stop, given a grace, then given up.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "queue/cancel.hpp"
 #include "worker/engine.hpp"
@@ -12,18 +13,23 @@ namespace {
 
 /// A job that waits for a slot longer than this is better off with another worker.
 constexpr Milliseconds kLongestQueued{100};
+/// How long after a failed asking for requests to cancel they are asked for again.
+constexpr Milliseconds kMarksFirst{500};
+constexpr Milliseconds kMarksLast{30'000};
+/// Hand-backs by handlers in a row before claims pause, and for how long: a handler that can run nothing here leaves its jobs
+/// to others.
+constexpr unsigned kHandBacks = 3;
+constexpr Milliseconds kHandBackPause{50};
 
 }  // namespace
 
 void Engine::cancelled(JobId id) {
-  Jobs found;
-  for (const JobPtr& job : held_) {
-    if (job->id == id && job->held.phase == Phase::handed && !job->held.lost)
-      found.push_back(job);
-  }
-  if (found.empty() && claims_ > 0)
+  const Jobs found = held_of(id, [](const JobState& job) { return job.held.phase == Phase::handed && !job.held.lost; });
+  if (found.empty() && (claims_ > 0 || riding_))
     marks_due_ = true;  // the claim that gives it may be on its way
   for (const JobPtr& job : found) {
+    if (std::exchange(job->held.cancel_told, true))
+      continue;  // asked for by the channel and by its mark, or by more than one
     counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
     if (observers_)
       observers_->cancelled(Job(job));
@@ -40,7 +46,7 @@ void Engine::cancelled(JobId id) {
 }
 
 void Engine::ask_for_marks() {
-  marks_due_ = claims_ > 0;
+  marks_due_ = claims_ > 0 || riding_;
   std::vector<JobId> ids;
   for (const JobPtr& job : held_) {
     if (job->held.phase == Phase::handed && !job->held.lost)
@@ -51,8 +57,11 @@ void Engine::ask_for_marks() {
   when(queue::marked_of(verbs_, ids), [this](const Result<std::vector<JobId>>& answer) {
     if (!answer) {
       call_failed(answer.error(), "marks");
+      marks_pause_ = std::clamp(2 * marks_pause_, kMarksFirst, kMarksLast);
+      alarms_.set_earlier(Alarm::marks, now_ + spread(marks_pause_));
       return;
     }
+    marks_pause_ = Milliseconds{0};
     for (const JobId& id : *answer)
       cancelled(id);
   });
@@ -73,8 +82,8 @@ void Engine::check_limits() {
   Jobs over;
   for (const JobPtr& job : held_) {
     Held& held = job->held;
-    if (held.phase != Phase::handed)
-      continue;  // one that is lost has its slot all the same
+    if (held.phase != Phase::handed || held.leaked)
+      continue;  // one that is lost has its slot all the same, until it is given up
     if (held.in_grace) {
       if (held.limit <= now_) {
         over.push_back(job);
@@ -106,7 +115,10 @@ void Engine::check_limits() {
 void Engine::give_up(const JobPtr& job) {
   Held& held = job->held;
   held.leaked = true;
-  job->withdrawn.store(true, std::memory_order_release);
+  // One that has lost its lease is settled by whoever has the job now, or by its handler, late.
+  held.late = held.lost && !stopping_;
+  if (!held.late)
+    job->withdrawn.store(true, std::memory_order_release);
   --handed_;
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
   if (held.batch) {
@@ -114,6 +126,11 @@ void Engine::give_up(const JobPtr& job) {
   } else {
     (void)pool_->abandon(job.get());
     leaks(job);
+  }
+  if (held.lost) {
+    if (!held.late)
+      drop(job);
+    return;
   }
   held.outcome =
       job->stop.cause() == StopCause::cancelled
@@ -139,6 +156,19 @@ void Engine::leak_returned(const JobPtr& job) {
   log(LogLevel::warning, "worker_leaked_handler_returned", job.get(), to_string(job->stop.cause()));
   if (observers_)
     observers_->leak_returned(job);
+}
+
+void Engine::note_end(const Outcome& outcome) {
+  if (outcome.kind != Outcome::Kind::hand_back) {
+    hand_backs_ = 0;
+    return;
+  }
+  if (++hand_backs_ < kHandBacks || stopping_ || claims_paused_)
+    return;
+  claims_paused_ = true;
+  alarms_.set(Alarm::claim, now_ + kHandBackPause);
+  if (parked_)
+    leave_parking();  // or the token of the hand-back brings it straight back
 }
 
 void Engine::watch_queued() {

@@ -232,6 +232,7 @@ void Engine::pass_token_on() {
     std::int64_t claimable = 0;
     std::int64_t parked = 0;
     unsigned answers = 0;
+    bool unknown = false;
   };
   // One that stops takes along what it knows of the next due job, or the token that told it: then another one has to look.
   const bool tells_due = stopping_;
@@ -250,9 +251,12 @@ void Engine::pass_token_on() {
     };
     when(core_->command<std::int64_t>(parts, {.repeat = Repeat::safe}, decode),
          [left, into, push, asked = tells_due ? 4U : 3U](const Result<std::int64_t>& answer) {
-           if (answer)
+           if (answer) {
              (*left).*into += *answer;
-           if (++left->answers == asked && left->claimable > 0 && left->parked > 0)
+           } else {
+             left->unknown = true;  // rather one too many: the next one that parks drops it
+           }
+           if (++left->answers == asked && (left->unknown || (left->claimable > 0 && left->parked > 0)))
              push();
          });
   };

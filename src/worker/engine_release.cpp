@@ -31,6 +31,9 @@ void Engine::promote() {
   promoting_ = true;
   when(verbs_.promote(kBite), [this](const Result<std::int64_t>& answer) {
     promoting_ = false;
+    // A stop changes nothing of what was done meanwhile.
+    if (answer && *answer > 0)
+      counters_.promoted.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
     if (stopping_)
       return;
     const bool was_due = due_ <= now_;
@@ -42,7 +45,6 @@ void Engine::promote() {
       return;
     }
     if (*answer > 0) {
-      counters_.promoted.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
       new_work();
     } else if (was_due && parked_) {
       look();  // another worker was first: learn what is due next
@@ -110,16 +112,16 @@ void Engine::fire() {
   firing_ = true;
   when(verbs_.fire_repeats(kBite), [this](const Result<std::int64_t>& answer) {
     firing_ = false;
+    if (answer && *answer > 0)
+      counters_.fired.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
     if (stopping_)
       return;
     if (!answer) {
       call_failed(answer.error(), "fire_repeats");
       return;
     }
-    if (*answer > 0) {
-      counters_.fired.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
+    if (*answer > 0)
       new_work();
-    }
     if (*answer >= static_cast<std::int64_t>(kBite))
       fire();
   });
@@ -132,9 +134,9 @@ void Engine::sweep() {
   when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kBite}),
        [this, sent = now_](const Result<Swept>& answer) {
          sweeping_ = false;
-         if (stopping_)
-           return;
          if (!answer) {
+           if (stopping_)
+             return;
            call_failed(answer.error(), "sweep_stalled");
            alarms_.set_earlier(Alarm::sweep, now_ + spread(options_.sweep_period));
            return;
@@ -148,10 +150,10 @@ void Engine::sweep() {
          Jobs ours;
          for (const auto* ids : {&answer->recovered, &answer->dead}) {
            for (const JobId& id : *ids) {
-             for (const JobPtr& job : held_) {
-               if (job->id == id && job->held.since < sent && !job->held.lost && job->held.phase != Phase::settling)
-                 ours.push_back(job);
-             }
+             by_id_.each_of(id, [&](const JobState& job) {
+               if (job.held.since < sent && !job.held.lost && job.held.phase != Phase::settling)
+                 ours.push_back(held_[job.held.index]);
+             });
            }
          }
          for (const JobPtr& job : ours)
@@ -162,7 +164,10 @@ void Engine::sweep() {
            publisher_.add_failed(id, "stalled", false);
            publisher_.add(EventKind::dead, id);
          }
-         if (!answer->recovered.empty())
+         if (stopping_)
+           return;
+         // Also a dead one leaves its slot under the queue's ceiling, or its lane's.
+         if (answer->recovered.size() + answer->dead.size() > 0)
            new_work();
          if (answer->recovered.size() + answer->dead.size() >= kBite)
            alarms_.set(Alarm::sweep, now_);
@@ -175,6 +180,8 @@ void Engine::deliver() {
   delivering_ = true;
   when(Flow(verbs_).deliver(kBite), [this](const Result<Delivered>& answer) {
     delivering_ = false;
+    if (answer)
+      tell_delivered(*answer);
     if (stopping_)
       return;
     const bool any = answer && answer->delivered > 0;
@@ -186,11 +193,8 @@ void Engine::deliver() {
     } else {
       outbox_pause_ = std::min(outbox_pause_ * 2, options_.outbox_period);
     }
-    if (answer) {
-      tell_delivered(*answer);
-    } else {
+    if (!answer)
       call_failed(answer.error(), "deliver");
-    }
     // Whoever has delivered something looks again soon; else it is up to the next period.
     if (full || (outbox_pause_.count() > 0 && outbox_pause_ < options_.outbox_period)) {
       alarms_.set(Alarm::deliver, now_ + spread(outbox_pause_));

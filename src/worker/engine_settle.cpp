@@ -85,16 +85,18 @@ enum class Failure : std::uint8_t {
 void Engine::ended(Ended run) {
   if (run.job->batch) {
     batch_ended(*run.job);
-  } else if (run.job->held.leaked) {
-    leak_returned(run.job);
-  } else {
-    run_ended(run.job, std::move(run.outcome));
+    return;
   }
+  if (run.job->held.leaked)
+    leak_returned(run.job);
+  if (!run.job->held.leaked || run.job->held.late)
+    run_ended(run.job, std::move(run.outcome));
 }
 
 void Engine::run_ended(const JobPtr& job, Outcome outcome) {
   Held& held = job->held;
-  --handed_;
+  if (!held.leaked)
+    --handed_;
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
   if (held.index == Held::kNowhere || job->withdrawn.load(std::memory_order_acquire)) {
     // Handed back while it ran: the job may be with another worker by now.
@@ -105,6 +107,7 @@ void Engine::run_ended(const JobPtr& job, Outcome outcome) {
   held.outcome = std::move(outcome);
   held.by_handler = true;
   decide(*job);
+  note_end(held.outcome);
   settle(job);
 }
 
@@ -204,7 +207,14 @@ void Engine::settle_refused(const JobPtr& job, std::string_view why, bool gone) 
     finish_job(job, queue::Settled::completed);
     return;
   }
+  if (held.outcome.kind == Outcome::Kind::hand_back && held.maybe_done && !held.lapsed) {
+    // Gone from `active`, or with another worker by now: both say that an earlier try was done while the lease was ours.
+    finish_job(job, queue::Settled::handed_back);
+    return;
+  }
   counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
+  if (stopping_)
+    ++stop_report_.refused;
   log(LogLevel::warning, "worker_settle_refused", job.get(), why);
   drop(job);
   tell_settled(job, JobVerdict::refused, why);
@@ -306,7 +316,7 @@ void Engine::finish_job(const JobPtr& job, queue::Settled verdict) {
     default: count(counters_.completed); break;
   }
   if (stopping_)
-    ++(by_handler ? stop_report_.finished : stop_report_.handed_back);
+    ++(told == JobVerdict::hand_back && !by_handler ? stop_report_.handed_back : stop_report_.finished);
   if ((verdict == queue::Settled::scheduled || verdict == queue::Settled::delayed) && !stopping_) {
     // The worker knows when it is due without being told.
     due_ = std::min(due_, now_ + wait + Milliseconds{1});
@@ -341,6 +351,7 @@ void Engine::drop(const JobPtr& job) {
   }
   // The last one takes its place; `job` may be the very element that is overwritten.
   const JobPtr keep = job;  // NOLINT(performance-unnecessary-copy-initialization)
+  by_id_.remove(*keep);
   const std::size_t index = std::exchange(held.index, Held::kNowhere);
   if (index + 1 != held_.size()) {
     held_[index] = std::move(held_.back());

@@ -36,9 +36,20 @@ void Engine::begin_stop(TimePoint deadline) {
   pass_token_on();
 
   Jobs untouched;
+  Jobs late;
   for (const JobPtr& job : held_) {
-    if (job->held.phase == Phase::handed && withdraw(job))
+    if (job->held.phase != Phase::handed)
+      continue;
+    if (job->held.leaked) {
+      late.push_back(job);
+    } else if (withdraw(job)) {
       untouched.push_back(job);
+    }
+  }
+  // Their handlers were given up, and somebody else has the jobs: nothing to wait for.
+  for (const JobPtr& job : late) {
+    job->withdrawn.store(true, std::memory_order_release);
+    drop(job);
   }
   for (const JobPtr& job : untouched) {
     --handed_;
@@ -117,6 +128,7 @@ void Engine::finish() {
   counters_.unsettled.fetch_add(held_.size(), std::memory_order_relaxed);
   stop_report_.unsettled += held_.size();
   ready_.clear();
+  by_id_.clear();
   for (const JobPtr& job : std::exchange(held_, {})) {
     tell_settled(job, JobVerdict::unsettled, "the worker has stopped, and the server has not answered");
     if (job->held.batch)

@@ -13,6 +13,7 @@ inline namespace v1 {
 namespace worker {
 
 struct BatchRun;
+struct JobState;
 
 enum class Phase : std::uint8_t {
   handed,    ///< with the pool (waits for a thread, or runs), or gathered for a batch
@@ -35,6 +36,7 @@ struct Held {
   std::size_t index = kNowhere;
   /// By our own clock, measured from before the claim or the renewal was sent: the server's lease ends no earlier.
   TimePoint lease_until{};
+  JobState* next = nullptr;  ///< in the index of ids
   /// When the answer to its claim was handled.
   TimePoint since{};
   /// When its run is over time, then when its grace is.
@@ -47,6 +49,10 @@ struct Held {
   bool in_grace = false;
   /// Its handler did not return within the grace and was given up; the job is settled without it.
   bool leaked = false;
+  /// But its lease was lost before: somebody else may have the job, and what the handler comes to is told all the same.
+  bool late = false;
+  /// Somebody wanted it ended, and that was told.
+  bool cancel_told = false;
 
   Outcome outcome;
   /// The handler ended it; otherwise the worker did on its own.

@@ -434,6 +434,40 @@ TEST_F(BatchWorkerTest, AHandlerThatNeverReturnsIsLeakedAsOneAndItsJobsGoBack) {
   EXPECT_EQ(counts().pending, 2);
 }
 
+TEST_F(BatchWorkerTest, AHandlerThatHangsAfterAllItsJobsAreLostLeavesItsSlot) {
+  BatchWorkerOptions how = options(2, 60s, 2);
+  how.worker.stop_patience = 100ms;
+  struct Gate {
+    std::atomic<bool> begun{false}, open{false};
+    std::atomic<int> others{0};
+  };
+  const auto gate = std::make_shared<Gate>();
+  const std::vector<JobId> lost = {enqueue(), enqueue()};
+  BatchWorker worker = start_batches(
+      [gate](std::span<Job> jobs) {
+        if (gate->begun.exchange(true)) {
+          ++gate->others;
+        } else {
+          while (!gate->open)
+            std::this_thread::sleep_for(1ms);
+        }
+        return all_done(jobs);
+      },
+      how);
+  ASSERT_TRUE(eventually([&] { return gate->begun.load(); }));
+  for (const JobId& id : lost)
+    ASSERT_TRUE(queue_->remove(id).get());  // the next renewal says that they are gone
+  enqueue_many(2);
+  EXPECT_TRUE(eventually([&] { return gate->others == 1; }));
+  EXPECT_TRUE(eventually([&] { return worker.stats().jobs.leaked == 1; }));
+  gate->open = true;
+  EXPECT_TRUE(eventually([&] {
+    const WorkerStats stats = worker.stats().jobs;
+    return stats.leaked == 0 && stats.settles_refused == 2;
+  }));
+  EXPECT_EQ(counts().completed, 2);
+}
+
 TEST_F(BatchWorkerTest, AMemberThatSomebodyElseHasMeanwhileIsRefusedAndTheOthersAreDone) {
   BatchWorkerOptions how = options(3, 60s);
   how.worker.lease = 60s;

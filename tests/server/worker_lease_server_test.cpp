@@ -372,5 +372,35 @@ TEST_F(WorkerLease, MoreExpiredLeasesThanOneBiteAreRecoveredInOneSpell) {
   EXPECT_TRUE(eventually([&] { return worker.stats().recovered == 350; })) << worker.stats().recovered;
 }
 
+// While the call is on its way the longer lease counts; when it has come to nothing, the one that the worker could not renew is over.
+TEST_F(WorkerLease, ALeaseThatAFailedExtensionHeldUpIsToldAsLost) {
+  Proxy proxy(server_->url());
+  ClientOptions client_options;
+  client_options.deadline = 4s;
+  Client far = open(proxy.url(), client_options);
+  WorkerOptions options = quick_options();
+  options.lease = 1500ms;
+  std::atomic<bool> begun{false}, held{false}, failed{false}, lost{false};
+  enqueue();
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        begun = true;
+        while (!held)
+          std::this_thread::sleep_for(1ms);
+        failed = !job.extend(10min);
+        lost = !sleep_or_stop(job, 20s) && job.lease_lost();
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.hold();
+  held = true;
+  ASSERT_TRUE(eventually([&] { return failed.load(); }, 20s));
+  EXPECT_TRUE(eventually([&] { return lost.load(); }));
+  EXPECT_EQ(worker.stats().leases_lost, 1U);
+  proxy.release();
+}
+
 }  // namespace
 }  // namespace echomq::test

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
 
 namespace echomq::test {
@@ -254,6 +255,130 @@ TEST_F(WorkerLimit, AHandlerThatHangsAfterItsLeaseWasLostLeavesItsSlotToo) {
   EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
 }
 
+// Its job is somebody else's, so what it comes to is told late, and refused.
+TEST_F(WorkerLimit, AHandlerWithoutATimeOutThatHangsAfterItsLeaseWasLostLeavesItsSlotToo) {
+  const auto runs = std::make_shared<Runs>();
+  WorkerOptions options = limited(0ms);
+  const JobId stuck = enqueue("stuck");
+  Worker worker = start(
+      [runs](Job& job) {
+        if (job.payload() == "stuck") {
+          runs->begun = true;
+          while (!runs->go)
+            std::this_thread::sleep_for(1ms);
+        } else {
+          ++runs->others;
+        }
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return runs->begun.load(); }));
+  ASSERT_TRUE(queue_->remove(stuck).get());  // the next renewal says that it is gone
+  enqueue("other");
+  EXPECT_TRUE(eventually([&] { return runs->others == 1; }));
+  EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+  runs->go = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0 && worker.stats().settles_refused == 1; }));
+  EXPECT_EQ(counts().completed, 1);
+}
+
+TEST_F(WorkerLimit, AStopDoesNotWaitForAHandlerThatWasGivenUpAfterItsLeaseWasLost) {
+  const auto runs = std::make_shared<Runs>();
+  WorkerOptions options = limited(0ms);
+  const JobId stuck = enqueue("stuck");
+  Worker worker = start(
+      [runs](Job&) {
+        runs->begun = true;
+        while (!runs->go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return runs->begun.load(); }));
+  ASSERT_TRUE(queue_->remove(stuck).get());
+  ASSERT_TRUE(eventually([&] { return worker.stats().leaked == 1; }));
+  const auto start_of_stop = std::chrono::steady_clock::now();
+  const StopReport report = worker.stop(60s);
+  EXPECT_LT(since(start_of_stop), 30s);
+  EXPECT_EQ(report.leaked, 1U);
+  EXPECT_EQ(report.unsettled + report.handed_back + report.finished, 0U);
+  runs->go = true;
+}
+
+TEST_F(WorkerLimit, ACancellationIsCountedOnceHoweverOftenItIsAskedFor) {
+  std::atomic<bool> begun{false};
+  const JobId id = enqueue();
+  Worker worker = start([&](Job& job) {
+    begun = true;
+    wait_for_stop(job);
+    std::this_thread::sleep_for(200ms);
+    return Retry("stopped");
+  });
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  for (int i = 0; i < 3; ++i)
+    worker.cancel(id);
+  EXPECT_TRUE(queue_->cancel(id).get());
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+  EXPECT_EQ(worker.stats().cancelled, 1U);
+}
+
+// The worker was away when the job was cancelled, and the server would not say so when it was back.
+TEST_F(WorkerLimit, RequestsToCancelAreAskedForAgainWhenTheAskingFailed) {
+  Proxy proxy(server_->url());
+  ClientOptions client_options;
+  client_options.backoff_initial = 5ms;
+  client_options.backoff_max = 20ms;
+  Client far = open(proxy.url(), client_options);
+  WorkerOptions options = quick_options();
+  options.lease = 60s;
+  std::atomic<bool> begun{false};
+  const JobId id = enqueue();
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        begun = true;
+        wait_for_stop(job);
+        return Retry("stopped");
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.refuse_new(true);
+  proxy.cut();
+  const auto asked = queue_->cancel(id).get();
+  ASSERT_TRUE(asked) << asked.error().message();
+  EXPECT_EQ(*asked, CancelVerdict::requested);
+  ASSERT_TRUE(client_->command("ACL", "SETUSER", "default", "-hexists").get());  // what `marks` looks with
+  proxy.heal();
+  const auto refused = [&] {
+    return client_->command("ACL", "LOG").get().value().to_string().find("hexists") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(refused));
+  ASSERT_TRUE(client_->command("ACL", "SETUSER", "default", "+hexists").get());
+  EXPECT_TRUE(eventually([&] { return counts().dead == 1; }));
+  EXPECT_EQ(field(id, "last_error"), "cancelled");
+}
+
+// What no clock can add to now.
+TEST_F(WorkerLimit, ATimeOutOfCenturiesIsALongOne) {
+  for (const char* timeout : {"9999999999999", "9223372036854775807"}) {
+    const JobId id = enqueue("x", {.in = 1h});
+    ASSERT_EQ(integer("HSET", "emq:{work}:job:" + std::string(id.text()), "timeout", timeout), 1);
+    ASSERT_EQ(integer("ZADD", "emq:{work}:schedule", "XX", "CH", "0", id.text()), 1);
+  }
+  std::atomic<int> sound{0};
+  Worker worker = start([&](Job& job) {
+    std::this_thread::sleep_for(100ms);
+    const auto deadline = job.deadline();
+    if (deadline && *deadline > std::chrono::steady_clock::now() + 24h && job.stop_cause() == StopCause::none)
+      ++sound;
+    return Done();
+  });
+  ASSERT_TRUE(eventually([&] { return counts().completed == 2; }));
+  EXPECT_EQ(sound, 2);
+  EXPECT_EQ(worker.stats().timed_out, 0U);
+}
+
 TEST_F(WorkerLimit, AJobThatNobodyCanReadHoldsUpNoOthers) {
   ASSERT_TRUE(
       client_->command("HSET", "emq:{work}:job:JOBx", "state", "pending", "attempts", "0", "payload", "x").get());
@@ -329,6 +454,65 @@ TEST_F(WorkerAsync, AnExceptionOfACoroutineIsARetryAndAStopWaitsForThem) {
   EXPECT_EQ(report.unsettled, 0U);
   EXPECT_EQ(counts().active, 0);
   EXPECT_EQ(counts().completed + counts().pending, 100);
+}
+
+// What was fetched ahead while runs were quick waits for a slot as in a worker of threads.
+TEST_F(WorkerAsync, NoMoreThanConcurrencyAreInsideHoweverManyWereFetchedAhead) {
+  std::atomic<int> inside{0}, most{0};
+  const Queue other = client_->queue("other");
+  auto worker = Worker::start(
+      *queue_,
+      [&, other](Job& job) -> Task<Outcome> {
+        if (job.payload() != "slow")
+          co_return Done();
+        const int now = ++inside;
+        int seen = most;
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+        for (int i = 0; i < 10; ++i)
+          (void)co_await other.counts();
+        --inside;
+        co_return Done();
+      },
+      quick_options());
+  ASSERT_TRUE(worker) << worker.error().message();
+  enqueue_many(2000);
+  ASSERT_TRUE(eventually([&] { return counts().completed == 2000; }, 30s));
+  const std::vector<NewJob> slow(100, NewJob{.payload = "slow", .id = {}});
+  ASSERT_TRUE(queue_->enqueue_many(slow).get());
+  EXPECT_TRUE(eventually([&] { return counts().completed == 2100; }, 30s));
+  EXPECT_EQ(most, 1);
+}
+
+TEST_F(WorkerAsync, ACoroutineThatIsGivenUpLeavesItsSlot) {
+  Proxy proxy(server_->url());
+  Client far = open(proxy.url());
+  const Queue away = far.queue("other");
+  ASSERT_TRUE(away.counts().get());
+  proxy.hold();
+  WorkerOptions options = quick_options();
+  options.timeout = 50ms;
+  options.stop_patience = 50ms;
+  options.max_attempts = 1;
+  const JobId stuck = enqueue("stuck");
+  auto others = std::make_shared<std::atomic<int>>(0);
+  auto worker = Worker::start(
+      *queue_,
+      [others, away](Job& job) -> Task<Outcome> {
+        if (job.payload() == "stuck")
+          (void)co_await away.counts();
+        else
+          ++*others;
+        co_return Done();
+      },
+      options);
+  ASSERT_TRUE(worker) << worker.error().message();
+  ASSERT_TRUE(eventually([&] { return state(stuck) == JobState::dead; }));
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  enqueue("other");
+  EXPECT_TRUE(eventually([&] { return *others == 1; }));
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return worker->stats().leaked == 0; }));
 }
 
 class WorkerPrefetch : public WorkerTest {};

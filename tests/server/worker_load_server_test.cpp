@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -258,6 +259,43 @@ TEST_F(WorkerLoad, AQueueWithACeilingIsServedToItsEnd) {
   };
   Worker first = start(handler, quick_options(8)), second = start_on(other.queue("work"), handler, quick_options(8));
   EXPECT_TRUE(eventually([&] { return counts().completed == 40; }, 10s));
+}
+
+// A sweep that lets a job die frees its slot under the queue's ceiling, and puts nothing back that would tell so.
+TEST_F(WorkerLoad, ASlotThatADeathInASweepFreesIsTakenAtOnce) {
+  ASSERT_TRUE(client_->command("HSET", "emq:{work}:meta", "concurrency", "1").get());
+  const JobId lost = enqueue("lost");
+  ASSERT_TRUE(queue_->claim({.lease = 500ms}).get().value());
+  enqueue("waits");
+  std::atomic<int> runs{0};
+  WorkerOptions options = quick_options();
+  options.max_stalled = 1;
+  Worker worker = start([&](Job&) { return ++runs, Done(); }, options);
+  EXPECT_TRUE(eventually([&] { return runs == 1; }));
+  EXPECT_EQ(state(lost), JobState::dead);
+}
+
+// A claim that has only found such jobs has found something.
+TEST_F(WorkerLoad, AHeapOfJobsThatAreTooOldHoldsNobodyUp) {
+  constexpr int kOld = 30'000;
+  EnqueueManyOptions how;
+  how.run.expire = 1ms;
+  const std::vector<NewJob> jobs(1000, NewJob{.payload = "old", .id = {}});
+  std::vector<Reply<std::vector<Result<Admission>>>> admissions;
+  for (int i = 0; i < kOld / 1000; ++i)
+    admissions.push_back(queue_->enqueue_many(jobs, how));
+  for (auto& admission : admissions)
+    ASSERT_TRUE(admission.get());
+  std::this_thread::sleep_for(20ms);
+  enqueue("live");
+  std::atomic<int> runs{0};
+  const auto begin = std::chrono::steady_clock::now();
+  Worker worker = start([&](Job&) { return ++runs, Done(); });
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 60s));
+  const auto took = since(begin);
+  std::printf("%d jobs that were too old held a live one up for %lld ms\n", kOld, static_cast<long long>(took.count()));
+  EXPECT_LT(took, 6s);
+  EXPECT_TRUE(eventually([&] { return worker.stats().expired == kOld; }));
 }
 
 }  // namespace

@@ -220,6 +220,77 @@ TEST_F(WorkerRide, OfManyIdleWorkersOneRidesHoweverLongTheyAreIdle) {
   EXPECT_LT(took, 200);
 }
 
+// The claim is done on the server, its answer is on its way, and the request to cancel overtakes it.
+TEST_F(WorkerRide, ACancelThatOvertakesTheJobStopsItAllTheSame) {
+  std::atomic<std::uint64_t> blocking{0};
+  ProxyOptions tapping;
+  tapping.tap = [&](std::uint64_t connection, Direction direction, std::string_view bytes) {
+    if (direction == Direction::to_server && bytes.find("BLPOP") != std::string_view::npos)
+      blocking = connection;
+  };
+  Proxy proxy(server_->url(), tapping);
+  const Client far = open(proxy.url());
+  std::atomic<bool> stopped{false};
+  WorkerOptions options = riding_options();
+  options.lease = 60s;
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        const auto until = std::chrono::steady_clock::now() + 5s;
+        while (!job.stop_token().stop_requested() && std::chrono::steady_clock::now() < until)
+          std::this_thread::sleep_for(1ms);
+        stopped = job.stop_cause() == StopCause::cancelled;
+        return Retry("stopped");
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  const auto listens = [&] {
+    const Value reply = client_->command("PUBSUB", "NUMSUB", "emq:{work}:cancel").get().value();
+    return reply.size() == 2 && reply[1].as_integer() == 1;
+  };
+  ASSERT_TRUE(eventually(listens));
+  proxy.hold(Direction::to_client, blocking);
+  const JobId id = enqueue();
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::active; }));
+  const auto asked = queue_->cancel(id).get();
+  ASSERT_TRUE(asked) << asked.error().message();
+  EXPECT_EQ(*asked, CancelVerdict::requested);
+  std::this_thread::sleep_for(200ms);  // the channel has told it
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+  EXPECT_TRUE(stopped);
+}
+
+// A worker without a free slot passes a token on when there is work and somebody who sleeps. Whether there is, it cannot learn.
+TEST_F(WorkerRide, ATokenIsPassedOnWhenTheLookForItsWorkFails) {
+  Proxy proxy(server_->url());
+  ClientOptions client_options;
+  client_options.deadline = 2s;
+  const Client far = open(proxy.url(), client_options);
+  std::atomic<bool> begun{false}, go{false};
+  WorkerOptions options = riding_options();
+  options.lease = 60s;
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        begun = true;
+        while (!go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  proxy.hold(Direction::to_server);
+  enqueue_many(2);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  EXPECT_EQ(integer("LLEN", "emq:{work}:wake"), 0);
+  std::this_thread::sleep_for(3s);  // the time of the looks is over, that of the token is not
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return integer("LLEN", "emq:{work}:wake") == 1; }));
+  go = true;
+  EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
+}
+
 TEST_F(WorkerRide, AClaimAfterItsLastMomentTakesNothing) {
   const JobId id = enqueue();
   queue::TakeRequest take{.most = 1, .lease = 1s};

@@ -180,6 +180,38 @@ TEST_F(WorkerRun, AHandBackRunsAgainAtOnceAndIsNotHeldAgainstTheMaximum) {
   EXPECT_EQ(state(id), JobState::absent);
 }
 
+// Others have the time to take what this worker cannot run.
+TEST_F(WorkerRun, AHandlerThatDoesNothingButHandBackIsNoHotLoop) {
+  std::atomic<int> runs{0};
+  std::atomic<bool> go{false};
+  enqueue_many(2);
+  Worker worker = start(
+      [&](Job&) {
+        ++runs;
+        return go ? Done() : HandBack();
+      },
+      quick_options(2));
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(eventually([&] { return runs > 0; }));
+  std::this_thread::sleep_for(1s);
+  const int then = runs;
+  const auto took = since(begin);
+  // Both jobs every 50 ms, and what it takes to notice.
+  EXPECT_LT(then, 20 + 4 * (took / 50ms));
+  EXPECT_GT(then, 4);
+  go = true;
+  EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
+}
+
+TEST_F(WorkerRun, EventsThatTheServerRefusesAreCounted) {
+  ASSERT_TRUE(client_->command("ACL", "SETUSER", "default", "-publish").get());
+  enqueue();
+  Worker worker = start([](Job&) { return Done(); });
+  EXPECT_TRUE(eventually([&] { return worker.stats().events_failed == 1; }));
+  EXPECT_EQ(worker.stats().events_dropped, 0U);
+  EXPECT_EQ(counts().completed, 1);
+}
+
 TEST_F(WorkerRun, ALongErrorKeepsItsLastBytesOnAUtf8Boundary) {
   WorkerOptions options = quick_options();
   options.max_error_bytes = 100;

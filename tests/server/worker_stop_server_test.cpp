@@ -3,15 +3,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "queue/exchange.hpp"
 #include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
 
@@ -415,6 +419,128 @@ TEST_F(WorkerStop, TheCopyInAForkedChildDoesNothing) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   enqueue();
   EXPECT_TRUE(eventually([&] { return counts().completed == 1; }));
+}
+
+// What was done for the queue while the worker stopped was done all the same.
+TEST_F(WorkerStop, WhatASweepGaveIsCountedWhileStoppingToo) {
+  ASSERT_TRUE(queue_->sweep_stalled().get());  // the script is known before the link is held
+  const JobId id = enqueue();
+  ASSERT_TRUE(queue_->claim({.lease = 1500ms}).get().value());
+  Proxy proxy(server_->url());
+  Client far = open(proxy.url());
+  WorkerOptions options = quick_options();
+  options.max_stalled = 1;
+  options.sweep_period = 1h;
+  Worker worker = start_on(far.queue("work"), [](Job&) { return Done(); }, options);
+  ASSERT_TRUE(eventually([&] { return parked(1); }));
+  std::this_thread::sleep_for(100ms);  // it has read when that lease lapses
+  proxy.hold(Direction::to_client);
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+  auto stopping = std::async(std::launch::async, [&] { return worker.stop(10s); });
+  std::this_thread::sleep_for(50ms);
+  proxy.release();
+  (void)stopping.get();
+  EXPECT_EQ(worker.stats().dead_stalled, 1U);
+}
+
+TEST_F(WorkerStop, ARunThatIsGivenUpWhileStoppingIsNoHandBack) {
+  struct Shared {
+    std::atomic<bool> begun{false}, go{false};
+  };
+  const auto shared = std::make_shared<Shared>();
+  WorkerOptions options = quick_options();
+  options.stop_patience = 500ms;
+  options.stop_grace = 100ms;
+  const JobId id = enqueue();
+  Worker worker = start(
+      [shared](Job&) {
+        shared->begun = true;
+        while (!shared->go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return shared->begun.load(); }));
+  auto stopping = std::async(std::launch::async, [&] { return worker.stop(30s); });
+  std::this_thread::sleep_for(50ms);
+  worker.cancel(id);
+  const StopReport report = stopping.get();
+  EXPECT_EQ(report.handed_back, 0U);
+  EXPECT_EQ(report.finished, 1U);
+  EXPECT_EQ(report.unsettled + report.refused, 0U);
+  EXPECT_EQ(report.leaked, 1U);
+  EXPECT_EQ(state(id), JobState::dead);
+  shared->go = true;
+}
+
+TEST_F(WorkerStop, ARunThatHasLostItsJobIsReportedAsRefused) {
+  std::atomic<bool> begun{false}, go{false};
+  WorkerOptions options = quick_options();
+  options.lease = 60s;
+  const JobId id = enqueue();
+  Worker worker = start(
+      [&](Job&) {
+        begun = true;
+        while (!go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  // As if another claim had come.
+  EXPECT_EQ(integer("HINCRBY", "emq:{work}:job:" + std::string(id.text()), "attempts", "1"), 2);
+  auto stopping = std::async(std::launch::async, [&] { return worker.stop(30s); });
+  std::this_thread::sleep_for(100ms);
+  go = true;
+  const StopReport report = stopping.get();
+  EXPECT_EQ(report.refused, 1U);
+  EXPECT_EQ(report.finished + report.handed_back + report.unsettled, 0U);
+}
+
+// The hand-back was carried out and its answer is lost: what the second try finds is the first one's work.
+TEST_F(WorkerStop, AHandBackWhoseAnswerIsLostIsNeverToldAsRefused) {
+  // The script is known before the link is held.
+  enqueue("first");
+  const auto first = queue_->claim().get().value();
+  ASSERT_TRUE(first);
+  const queue::Settlement settlement{.id = first->id, .token = first->token};
+  ASSERT_TRUE(queue::exchange(*queue_, std::span(&settlement, 1), std::nullopt).get());
+
+  Proxy proxy(server_->url());
+  ClientOptions client_options;
+  client_options.backoff_initial = 5ms;
+  client_options.backoff_max = 20ms;
+  Client far = open(proxy.url(), client_options);
+  std::mutex mutex;
+  std::vector<std::string> verdicts;
+  WorkerOptions options = quick_options();
+  options.lease = 60s;
+  options.on_settled = [&](const Job&, std::string_view verdict) {
+    const std::lock_guard lock(mutex);
+    verdicts.emplace_back(verdict);
+  };
+  std::atomic<bool> begun{false};
+  const JobId id = enqueue();
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        begun = true;
+        return until_stopped(job);
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.hold(Direction::to_client);
+  auto stopping = std::async(std::launch::async, [&] { return worker.stop(0ms); });
+  ASSERT_TRUE(eventually([&] { return field(id, "handbacks") == "1"; }));
+  EXPECT_GE(proxy.cut(), 1U);
+  proxy.heal();
+  const StopReport report = stopping.get();
+  EXPECT_EQ(report.handed_back, 1U);
+  EXPECT_EQ(report.refused + report.unsettled, 0U);
+  EXPECT_EQ(worker.stats().handed_back, 1U);
+  EXPECT_EQ(state(id), JobState::pending);
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(std::ranges::count(verdicts, "hand_back"), 1) << "beside what is said of its handler, which ended too late";
 }
 
 }  // namespace
