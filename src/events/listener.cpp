@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "client/core.hpp"
@@ -27,6 +28,32 @@ constexpr int kTurn = 256;
 [[nodiscard]] UnixMillis wall_clock() {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
+
+/// Held while a handler runs. Recursive, for what a handler calls; and fair: whoever waits for it has it next, not
+/// whoever has just given it back.
+class HandlerGate {
+ public:
+  void lock() {
+    if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id()) {
+      const std::lock_guard in_line(line_);
+      held_.lock();
+      owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    }
+    ++depth_;
+  }
+  void unlock() {
+    if (--depth_ > 0)
+      return;
+    owner_.store(std::thread::id(), std::memory_order_relaxed);
+    held_.unlock();
+  }
+
+ private:
+  std::mutex line_;
+  std::mutex held_;
+  std::atomic<std::thread::id> owner_{};
+  unsigned depth_ = 0;  // guarded by held_
+};
 
 }  // namespace
 
@@ -121,7 +148,6 @@ struct EventListener::State : std::enable_shared_from_this<EventListener::State>
     (*self)->serve();
   }
   void serve() {
-    const std::lock_guard in_handler(running);
     for (int served = 0; served < kTurn; ++served) {
       Item item{nullptr, Item::What::message};
       std::uint64_t thrown_away = 0;
@@ -163,6 +189,7 @@ struct EventListener::State : std::enable_shared_from_this<EventListener::State>
     const std::vector<events::Extra> extra(text.extra.begin(), text.extra.end());
     const JobEvent event{queue, kind, text.name, text.job, extra, payload};
     Handlers wanted;
+    std::unique_lock at_handlers(running);
     const auto add = [&](const Handlers& some) {
       for (const auto& one : some) {
         const EventFilter& filter = one->filter;
@@ -175,12 +202,15 @@ struct EventListener::State : std::enable_shared_from_this<EventListener::State>
     add(general);
     if (const auto found = by_job.find(text.job); found != by_job.end())
       add(found->second);
+    at_handlers.unlock();
     for (const auto& one : wanted)
       call(*one, [&] { one->on_event(event); });
   }
   void tell_gap(const EventGap& gap) {
     gaps.fetch_add(1, std::memory_order_relaxed);
+    std::unique_lock at_handlers(running);
     const Handlers all = general;
+    at_handlers.unlock();
     for (const auto& one : all) {
       if (one->on_gap)
         call(*one, [&] { one->on_gap(gap); });
@@ -188,6 +218,8 @@ struct EventListener::State : std::enable_shared_from_this<EventListener::State>
   }
   template <typename Act>
   void call(const Handler& handler, Act act) {
+    // For each by itself: whoever removes one waits for the one that runs, not for all that are to run.
+    const std::lock_guard in_handler(running);
     if (handler.ended || stopped_for_handlers)
       return;
     try {
@@ -255,7 +287,7 @@ struct EventListener::State : std::enable_shared_from_this<EventListener::State>
   bool stopped = false;                     // guarded by mutex
   std::vector<Subscription> subscriptions;  // guarded by mutex
 
-  std::recursive_mutex running;  // held while handlers run; guards what follows
+  HandlerGate running;  // held while a handler runs; guards what follows
   bool stopped_for_handlers = false;
   std::uint64_t last_number = 0;
   Handlers general;  // in the order they were added

@@ -304,6 +304,31 @@ TEST_F(EventsServer, NothingIsToldToWhoHasGone) {
   publisher.join();
 }
 
+// Whoever ended a watch waited for a whole turn of the executor, up to 256 handlers.
+TEST_F(EventsServer, TheEndOfAWatchWaitsForOneHandlerOnly) {
+  constexpr int kMessages = 100;
+  const EventListener listener = listen(client(), {});
+  std::atomic<bool> go{false};
+  std::atomic<int> handled{0};
+  const auto slow = listener.on(kJobA, [&](const JobEvent&) {
+    for (int i = 0; i < 10'000 && !go; ++i)
+      std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(10ms);
+    ++handled;
+  });
+  auto watch = std::optional(listener.on(kJobB, [](const JobEvent&) {}));
+  for (int i = 0; i < kMessages; ++i)
+    publish("completed");
+  ASSERT_TRUE(eventually([&] { return listener.stats().waiting >= kMessages - 1; }));
+  go = true;
+  ASSERT_TRUE(eventually([&] { return handled >= 2; }));
+  const int before = handled;
+  watch.reset();
+  // One that runs, and few that were begun before we stood in line.
+  EXPECT_LT(handled - before, kMessages / 2);
+  EXPECT_TRUE(eventually([&] { return handled == kMessages; }, 30s)) << "the others go on";
+}
+
 TEST_F(EventsServer, AHandlerMayStopItsListenerAndItself) {
   Heard heard;
   std::optional<EventListener> listener;
