@@ -114,10 +114,8 @@ void WaitHub::warm_up() {
   {
     const std::lock_guard lock(mutex_);
     idle_since_ = Clock::now();
-    if (phase_ != Phase::idle)
+    if (!to_subscribe(idle_since_))
       return;
-    phase_ = Phase::subscribing;
-    unconfirmed_ = 2;
   }
   tick_by(Clock::now() + kTick);
   subscribe();
@@ -132,13 +130,9 @@ void WaitHub::wait(Waiting call) {
     Watched& watched = watched_[one.id];
     set_due(one, std::min(one.until, Clock::now() + one.beat));
     watched.calls.push_back(std::move(call));
-    first = phase_ == Phase::idle;
-    if (first) {
-      phase_ = Phase::subscribing;
-      unconfirmed_ = 2;
-    } else if (phase_ == Phase::live) {
+    first = to_subscribe(Clock::now());
+    if (phase_ == Phase::live)
       look_at(one.id, watched);
-    }
   }
   tick_by(std::min(until, Clock::now() + kTick));
   if (first)
@@ -195,8 +189,12 @@ void WaitHub::subscribed(std::optional<Subscription>& place, Result<Subscription
     if (error) {
       other_ended.swap(ended_);
       other_events.swap(events_);
+      subscribe_at_ = Clock::now() + kSubscribeAgain;
     }
   }
+  // While the server is away a wait goes on: the next tick asks again.
+  if (error && passes(*error))
+    return;
   if (error)
     return fail_all(*error);
   look_at_all();
@@ -330,12 +328,17 @@ void WaitHub::looked(const std::vector<JobId>& ids, Result<Looks> looks) {
         continue;
       }
       Ended ended{id, EndedAs::gone, {}};
+      auto kept = look.kept ? read_kept(id, *look.kept) : std::nullopt;
+      if (!look.state && kept)
+        ended = *std::move(kept);
       if (look.state) {
         ended.how = EndedAs::dead;
-        ended.text = std::move(look.last_error).value_or("");
-      } else if (look.kept) {
-        if (auto kept = read_kept(id, *look.kept))
-          ended = *std::move(kept);
+        // A flow parent that died of a child has no error of its own.
+        if (look.last_error) {
+          ended.text = *std::move(look.last_error);
+        } else if (kept && kept->how == EndedAs::dead) {
+          ended.text = std::move(kept->text);
+        }
       }
       end(id, std::move(ended), endings);
     }
@@ -398,6 +401,7 @@ void WaitHub::tick(Clock::time_point planned) {
   Endings endings;
   std::optional<Subscription> unused_ended;
   std::optional<Subscription> unused_events;
+  bool again = false;
   Clock::time_point next = Clock::time_point::max();
   {
     const std::lock_guard lock(mutex_);
@@ -424,6 +428,7 @@ void WaitHub::tick(Clock::time_point planned) {
       if (watched_.empty())
         idle_since_ = now;
     }
+    again = !watched_.empty() && to_subscribe(now);
     if (!watched_.empty() || phase_ == Phase::subscribing || now < idle_since_ + kLinger) {
       next = now + kTick;
       if (!due_.empty())
@@ -438,7 +443,17 @@ void WaitHub::tick(Clock::time_point planned) {
   if (next == Clock::time_point::max())
     return;
   tick_by(next);
+  if (again)
+    subscribe();
   send_looks();
+}
+
+bool WaitHub::to_subscribe(Clock::time_point now) {
+  if (phase_ != Phase::idle || now < subscribe_at_)
+    return false;
+  phase_ = Phase::subscribing;
+  unconfirmed_ = 2;
+  return true;
 }
 
 }  // namespace queue

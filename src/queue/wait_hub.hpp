@@ -97,6 +97,8 @@ class WaitHub : public std::enable_shared_from_this<WaitHub> {
   static constexpr Milliseconds kTick{50};
   /// After a look that failed for a passing reason.
   static constexpr Milliseconds kAgain{200};
+  /// After a subscription that did.
+  static constexpr Milliseconds kSubscribeAgain{500};
   /// How long the subscriptions outlive the last wait.
   static constexpr std::chrono::seconds kLinger{5};
 
@@ -112,6 +114,7 @@ class WaitHub : public std::enable_shared_from_this<WaitHub> {
   /// Takes all waits of a job out of the table.
   void end(JobId id, const Result<Ended>& how, Endings& endings);  // mutex_ held
   void fail_all(const Error& why);
+  [[nodiscard]] bool to_subscribe(Clock::time_point now);  // mutex_ held
   static void tell(Endings endings) noexcept;
   /// Sees to it that a tick comes no later than `when`.
   void tick_by(Clock::time_point when);
@@ -132,6 +135,8 @@ class WaitHub : public std::enable_shared_from_this<WaitHub> {
   std::size_t looks_ = 0;                                    // guarded by mutex_; on the way
   Clock::time_point next_tick_ = Clock::time_point::max();   // guarded by mutex_
   Clock::time_point idle_since_ = Clock::time_point::max();  // guarded by mutex_
+  /// When waits without a subscription ask for it again.
+  Clock::time_point subscribe_at_ = Clock::time_point::min();  // guarded by mutex_
 };
 
 }  // namespace queue

@@ -198,6 +198,30 @@ TEST_F(QueueWaitServerTest, TheLinkIsCutAtEveryByteOfTheFirstConversation) {
   }
 }
 
+// A subscription that timed out failed all waits, although they go on while the server is away.
+TEST_F(QueueWaitServerTest, TheServerIsAwayWhenTheWaitBegins) {
+  ASSERT_TRUE(queue().enqueue("p", {.id = kJobA}).get());
+  Proxy proxy(server().url(), {.listen = ProxyListen::unix_socket});
+  const auto other = Client::open(proxy.url(), {.deadline = 300ms, .node_lease = NodeLease::never});
+  ASSERT_TRUE(other);
+  proxy.refuse_new(true);
+  EXPECT_GT(proxy.cut(), 0U);
+  auto waiting = other->queue("q").wait(kJobA, {.timeout = 60s, .beat = 1h});
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_FALSE(waiting.ready());
+  // Whoever begins to wait meanwhile is in the same boat.
+  auto later = other->queue("q").wait(kJobA, {.timeout = 60s, .beat = 1h});
+  proxy.heal();
+  until_subscribed();
+  settle(kJobA, "completed\0late"sv);
+  for (Reply<Ended>* one : {&waiting, &later}) {
+    const auto ended = one->get();
+    ASSERT_TRUE(ended) << ended.error().message();
+    EXPECT_EQ(ended->how, EndedAs::completed);
+    EXPECT_EQ(ended->text, "late");
+  }
+}
+
 TEST_F(QueueWaitServerTest, RemovedByAnOperatorIsGoneWithinABeat) {
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobA}).get());
   auto waiting = queue().wait(kJobA, {.timeout = 20s, .beat = 100ms});
