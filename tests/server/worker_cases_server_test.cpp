@@ -193,11 +193,17 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
   pinger.join();
   // By the server's own clock: no call that the others have to wait for is long.
   std::vector<std::int64_t> calls;
+  int bites_of_workers = 0;
+  int unbounded = 0;
   const Value meanwhile = client_->command("SLOWLOG", "GET", "100000").get().value();
   for (const Value& entry : meanwhile.items()) {
     const Value& words = entry[3];
     if (words.size() > 1 && (words[0].as_text() == "EVALSHA" || words[0].as_text() == "EVAL"))
       calls.push_back(entry[2].as_integer().value_or(0));
+    if (words.size() > 6 && words[0].as_text() == "EVALSHA" && words[1].as_text() == sha) {
+      ++bites_of_workers;
+      unbounded += words[6].as_text() == "100" ? 0 : 1;
+    }
   }
   ASSERT_FALSE(calls.empty());
   std::sort(calls.begin(), calls.end());
@@ -209,12 +215,17 @@ TEST_F(WorkerCases, AHundredThousandDueRetriesHoldNobodyElseUp) {
               static_cast<long long>(calls[calls.size() * 9 / 10]));
   // Of a hundred jobs each, which are promoted, or settled and claimed: about a millisecond on a machine at rest.
   EXPECT_LE(calls[calls.size() * 9 / 10], 1'000 * bound(5ms).count());
+  EXPECT_EQ(unbounded, 0) << "each bite moves a hundred at most";
+  EXPECT_GT(bites_of_workers, 0);
   EXPECT_LE(waits[waits.size() / 2], static_cast<double>(bound(20ms).count()))
       << "a PING took " << ping << " ms at the same time";
   ASSERT_LT(old_done, kDue) << "it was over too soon to show anything";
   enqueue("newer", {.in = 0ms});
   ASSERT_TRUE(eventually([&] { return newer_at >= 0; }, 60s));
   std::printf("the newer job had its turn after %lld of the older ones\n", static_cast<long long>(newer_at));
+  // It became due after all of them, and the flat set is in mint order: before it only those that another slot has in hand, or that
+  // wait behind it among what was fetched ahead, are not done.
+  EXPECT_GE(newer_at, static_cast<std::int64_t>(kDue) - 8 - 300);
   EXPECT_TRUE(eventually([&] { return counts().completed == static_cast<std::int64_t>(kDue) + 1; }, 60s));
 }
 
