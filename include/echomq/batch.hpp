@@ -65,6 +65,7 @@ struct BatchOptions {
   Milliseconds retry_delay{1000};  ///< of a failure without a wait of its own; >= 0
   std::uint32_t max_attempts = 3;  ///< >= 1
   WorkerEvents events = WorkerEvents::settled;
+  double event_rate = 1.0;  ///< of `WorkerEvents::sampled`: the share of jobs, 0 to 1
 };
 
 /// Gets all jobs of a batch in claim order and gives their outcomes in the same order. One that is absent, or beyond
@@ -72,7 +73,7 @@ struct BatchOptions {
 using BatchRoundHandler = std::function<std::vector<std::optional<Outcome>>(std::span<const ClaimedJob>)>;
 
 /// One round: claims a batch (`Queue::claim_batch`), calls the handler once on this thread, settles each member by its
-/// own outcome, and then publishes. Empty report: nothing was there, and the handler was not called. Blocks; not for a
+/// own outcome, and then publishes as a worker does. Empty report: nothing was there, and the handler was not called. Blocks; not for a
 /// thread of the library. A member whose settle fails is in `retried`: it is run again after its lease.
 /// Errors: invalid_argument naming the option, and those of `claim_batch`.
 [[nodiscard]] Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handler,
@@ -122,14 +123,18 @@ struct BatchWorkerStats {
 /// Keys and scripts: as of `Worker`.
 class BatchWorker {
  public:
-  /// Starts at once. Errors: invalid_argument naming the option, client_closed.
+  /// Starts at once. The handler may be one that can only be moved. Errors: invalid_argument naming the option, client_closed.
   [[nodiscard]] static Result<BatchWorker> start(const Queue& queue, BatchHandler handler,
                                                  BatchWorkerOptions options = {});
-
+  template <typename F>
+    requires(std::is_invocable_r_v<BatchVerdicts, F&, std::span<Job>> && !std::is_copy_constructible_v<F>)
+  [[nodiscard]] static Result<BatchWorker> start(const Queue& queue, F handler, BatchWorkerOptions options = {}) {
+    return start(queue, BatchHandler(detail::copyable(std::move(handler))), std::move(options));
+  }
   template <typename F>
     requires std::is_invocable_r_v<Task<BatchVerdicts>, F&, std::span<Job>>
   [[nodiscard]] static Result<BatchWorker> start(const Queue& queue, F handler, BatchWorkerOptions options = {}) {
-    return start_async(queue, AsyncBatchHandler(std::move(handler)), std::move(options));
+    return start_async(queue, AsyncBatchHandler(detail::copyable(std::move(handler))), std::move(options));
   }
   [[nodiscard]] static Result<BatchWorker> start_async(const Queue& queue, AsyncBatchHandler handler,
                                                        BatchWorkerOptions options = {});

@@ -51,6 +51,7 @@ struct QueueMetrics {
   std::uint64_t leaked = 0;
   std::uint64_t recovered = 0;     ///< expired leases whose jobs wait again
   std::uint64_t dead_stalled = 0;  ///< expired leases whose jobs are dead
+  std::uint64_t expired = 0;       ///< jobs that were too old to be run, and are dead
   std::int64_t running = 0;        ///< now: handlers that have begun and not ended, leaked ones too
   std::int64_t leaked_now = 0;     ///< now: of those, the ones that were given up
   /// From the mint of the id (in whole milliseconds, by the clock of who admitted it) to the first run's begin by ours; of
@@ -75,7 +76,8 @@ class WorkerMetrics final : public WorkerObserver {
   /// All of it in Prometheus' text format 0.0.4 (`text/plain; version=0.0.4`), durations in seconds, labelled with the
   /// queue: counters `echomq_jobs_claimed_total`, `echomq_jobs_settled_total` (label `verdict`),
   /// `echomq_leases_lost_total`, `echomq_jobs_timed_out_total`, `echomq_jobs_cancelled_total`,
-  /// `echomq_handlers_leaked_total`, `echomq_jobs_recovered_total` (label `to`: `waiting`, `dead`); gauges
+  /// `echomq_handlers_leaked_total`, `echomq_jobs_recovered_total` (label `to`: `waiting`, `dead`),
+  /// `echomq_jobs_expired_total`; gauges
   /// `echomq_handlers_running`, `echomq_handlers_leaked`; histograms `echomq_job_wait_seconds`, `echomq_job_run_seconds`.
   [[nodiscard]] std::string prometheus() const;
 
@@ -89,6 +91,7 @@ class WorkerMetrics final : public WorkerObserver {
   void leaked(const Job& job) override;
   void leak_returned(const Job& job) override;
   void recovered(const QueueName& queue, std::span<const JobId> waiting, std::span<const JobId> dead) override;
+  void expired(const QueueName& queue, std::span<const JobId> dead) override;
 
  private:
   struct State;

@@ -83,6 +83,8 @@ class WorkerObserver {
   virtual void leak_returned(const Job& job);
   /// Jobs whose leases had expired were taken back by this worker: `waiting` again, or `dead` at `max_stalled`.
   virtual void recovered(const QueueName& queue, std::span<const JobId> waiting, std::span<const JobId> dead);
+  /// Jobs past their `RunOptions::expire`, which a claim of this worker has moved to dead; never none.
+  virtual void expired(const QueueName& queue, std::span<const JobId> dead);
 };
 
 }  // namespace v1

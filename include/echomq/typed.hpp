@@ -102,14 +102,14 @@ template <typename T, typename F>
   static_assert(kPlain || kCoroutine,
                 "a handler takes (const T&) or (const T&, Job&) and gives an echomq::Outcome or an echomq::Task of it");
   if constexpr (kCoroutine) {
-    return AsyncHandler([function = std::move(function)](Job& job) mutable -> Task<Outcome> {
+    return AsyncHandler(detail::copyable([function = std::move(function)](Job& job) mutable -> Task<Outcome> {
       return detail::run_typed<T>(function, job);
-    });
+    }));
   } else {
-    return Handler([function = std::move(function)](Job& job) mutable -> Outcome {
+    return Handler(detail::copyable([function = std::move(function)](Job& job) mutable -> Outcome {
       const Result<T> value = decode_payload<T>(job.payload());
       return value ? Outcome(detail::call_typed(function, *value, job)) : detail::unreadable(value.error());
-    });
+    }));
   }
 }
 

@@ -60,7 +60,7 @@ class Job {
   [[nodiscard]] std::uint64_t attempt() const noexcept;
   [[nodiscard]] std::optional<LaneId> lane() const noexcept;
   [[nodiscard]] const QueueName& queue() const noexcept;
-  /// Runs before this one that failed: lost leases, hand-backs and delays are none.
+  /// Runs before this one that failed: lost leases, hand-backs and delays (`Delay`) are none.
   [[nodiscard]] std::uint64_t failures() const noexcept;
   /// The job's own maximum, when it was admitted with one; else the worker's counts.
   [[nodiscard]] std::optional<std::uint32_t> max_attempts() const noexcept;
@@ -75,16 +75,26 @@ class Job {
   [[nodiscard]] StopCause stop_cause() const noexcept;
   [[nodiscard]] bool lease_lost() const noexcept;
 
-  /// Stores `progress` and publishes the event. Blocks for a round trip. Script `update_progress`.
-  /// Errors: stale_token once the lease is lost or the job was handed back, job_gone, and those of any call.
+  // Four calls, each in two forms. That which blocks for a round trip is for plain handlers; where the library's own
+  // threads run it, as in a coroutine after its first `co_await`, it answers would_deadlock (and may have been done all
+  // the same). The one with `_async` gives a `Reply`, for `co_await`, and starts at once.
+  // Errors of all: stale_token once the lease is lost or the job was handed back, job_gone, and those of any call.
+
+  /// Stores `progress` and publishes the event, its text cut at 1,024 bytes, when the worker publishes events of this
+  /// job. Script `update_progress`.
   Result<void> progress(std::string_view value);
+  Reply<void> progress_async(std::string_view value);
   /// Keeps the lease at least `lease` (> 0) from now, and no shorter than the worker's; longer than the renewals of the worker would: for a stretch in which
-  /// this process cannot renew. Blocks for a round trip. Script `extend_lock`. Errors as above.
+  /// this process cannot renew. Script `extend_lock`.
   Result<void> extend(Milliseconds lease);
-  /// What the children of this flow parent gave, by their ids. Blocks for a round trip.
+  Reply<void> extend_async(Milliseconds lease);
+  /// What the children of this flow parent gave, by their ids. Also once the lease is lost.
   Result<ChildTexts> children_values();
-  /// Appends a log line; keeps the last `keep` when > 0. Blocks for a round trip. Script `add_log`. Errors as above.
+  Reply<ChildTexts> children_values_async();
+  /// Appends a log line; keeps the last `keep` when > 0. Script `add_log`.
   Result<void> log(std::string_view line, std::uint32_t keep = 0);
+  /// Gives how many lines there are now.
+  Reply<std::int64_t> log_async(std::string_view line, std::uint32_t keep = 0);
 
   explicit Job(std::shared_ptr<worker::JobState> state) noexcept : state_(std::move(state)) {}
   [[nodiscard]] const std::shared_ptr<worker::JobState>& internal() const noexcept { return state_; }
@@ -109,7 +119,7 @@ class Outcome {
 [[nodiscard]] Outcome Done(std::string result);
 /// Failed: run it again after the policy's delay, or after `after`; dead at the maximum.
 [[nodiscard]] Outcome Retry(std::string error, std::optional<Milliseconds> after = {});
-/// Not now: run it again after `wait`, not held against the maximum more than the claim itself.
+/// Not now: run it again after `wait`. No failure: not held against the maximum, nor told to the backoff.
 [[nodiscard]] Outcome Delay(Milliseconds wait);
 /// Failed for good.
 [[nodiscard]] Outcome Dead(std::string error);
@@ -152,11 +162,34 @@ using Handler = std::function<Outcome(Job&)>;
 /// else the thread of its connection). It must not block; then `concurrency` may be far above the number of threads.
 using AsyncHandler = std::function<Task<Outcome>(Job&)>;
 
+namespace detail {
+
+/// A function that cannot be copied, as `std::function` wants it: its copies share it.
+template <typename F>
+struct SharedFunction {
+  std::shared_ptr<F> function;
+  template <typename... Arguments>
+  decltype(auto) operator()(Arguments&&... arguments) const {
+    return (*function)(std::forward<Arguments>(arguments)...);
+  }
+};
+
+template <typename F>
+[[nodiscard]] auto copyable(F function) {
+  if constexpr (std::is_copy_constructible_v<F>) {
+    return function;
+  } else {
+    return SharedFunction<F>{std::make_shared<F>(std::move(function))};
+  }
+}
+
+}  // namespace detail
+
 /// What a worker publishes on the queue's events channel, after the server has accepted it.
 enum class WorkerEvents : std::uint8_t {
-  nothing,
+  nothing,  ///< not even the progress that a handler stores
   settled,  ///< `completed`, `delayed`, `failed` (with `retry` = `1` when the job will run again; then `dead` or
-            ///< `cancelled` when it will not), `stalled`; errors, but no payloads
+            ///< `cancelled` when it will not), `stalled`, `dead` of jobs past their time; errors, but no payloads
   sampled,  ///< all of those for some jobs, the same ones in every process: the share `event_rate`
 };
 
@@ -189,7 +222,7 @@ struct WorkerOptions {
   Milliseconds repeat_period{1000};
   /// The lost lease with this number ends the job as dead with `last_error` "stalled". >= 1.
   std::uint32_t max_stalled = 3;
-  /// The failure with this number ends the job as dead. Lost leases and hand-backs are not failures. >= 1.
+  /// The failure with this number ends the job as dead. Lost leases, hand-backs and delays are not failures. >= 1.
   std::uint32_t max_attempts = 3;
   Backoff backoff = Backoff::exponential(Milliseconds{1000}, Milliseconds{300000}).with_jitter();
   /// Errors that are not worth another run: the job is dead at once. Called on the control thread.
@@ -267,12 +300,17 @@ struct StopReport {
 /// After `fork` the child's copy does nothing: start a worker over a client of the child's own.
 class Worker {
  public:
-  /// Starts at once. Errors: invalid_argument naming the option, client_closed.
+  /// Starts at once. The handler may be one that can only be moved. Errors: invalid_argument naming the option, client_closed.
   [[nodiscard]] static Result<Worker> start(const Queue& queue, Handler handler, WorkerOptions options = {});
+  template <typename F>
+    requires(std::is_invocable_r_v<Outcome, F&, Job&> && !std::is_copy_constructible_v<F>)
+  [[nodiscard]] static Result<Worker> start(const Queue& queue, F handler, WorkerOptions options = {}) {
+    return start(queue, Handler(detail::copyable(std::move(handler))), std::move(options));
+  }
   template <typename F>
     requires std::is_invocable_r_v<Task<Outcome>, F&, Job&>
   [[nodiscard]] static Result<Worker> start(const Queue& queue, F handler, WorkerOptions options = {}) {
-    return start_async(queue, AsyncHandler(std::move(handler)), std::move(options));
+    return start_async(queue, AsyncHandler(detail::copyable(std::move(handler))), std::move(options));
   }
   [[nodiscard]] static Result<Worker> start_async(const Queue& queue, AsyncHandler handler, WorkerOptions options = {});
 

@@ -14,6 +14,15 @@ namespace echomq {
 inline namespace v1 {
 namespace events {
 
+std::string_view cut_text(std::string_view text) noexcept {
+  if (text.size() <= kMostText)
+    return text;
+  std::size_t end = kMostText;
+  for (int back = 0; back < 3 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U; ++back)
+    --end;
+  return text.substr(0, end);
+}
+
 void append_event(std::string& out, std::string_view name, const JobId& job, std::span<const Extra> extra) {
   out.reserve(out.size() + 64 + name.size());
   out += "{\"event\":";

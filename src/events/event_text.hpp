@@ -1,6 +1,7 @@
 // One event as it is published: a JSON object of texts, `event` and `job` always among them (protocol document 2, section 15).
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,11 @@ namespace events {
 
 /// A field beside `event` and `job`.
 using Extra = std::pair<std::string_view, std::string_view>;
+
+/// Texts of events beyond so many bytes are cut.
+inline constexpr std::size_t kMostText = 1024;
+/// At most `kMostText` bytes, no UTF-8 sequence cut in two.
+[[nodiscard]] std::string_view cut_text(std::string_view text) noexcept;
 
 /// Appends `{"event":"<name>","job":"<id>","<name>":"<value>",...}`, without blanks, the extras in their order. Any bytes
 /// make valid JSON.

@@ -35,16 +35,6 @@ constexpr std::size_t kManyBytes = std::size_t{64} << 10;
   return options.rate >= 1.0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(options.rate * kAll);
 }
 
-/// At most `kMostValue` bytes, no UTF-8 sequence cut in two.
-[[nodiscard]] std::string_view cut(std::string_view value) noexcept {
-  if (value.size() <= EventPublisher::kMostValue)
-    return value;
-  std::size_t end = EventPublisher::kMostValue;
-  for (int back = 0; back < 3 && (static_cast<unsigned char>(value[end]) & 0xC0U) == 0x80U; ++back)
-    --end;
-  return value.substr(0, end);
-}
-
 }  // namespace
 
 struct EventPublisher::Counters {
@@ -128,7 +118,7 @@ void EventPublisher::add(EventKind kind, const JobId& job, std::span<const Extra
   std::array<Extra, kMostExtra> kept;
   const std::size_t count = std::min(extra.size(), kMostExtra);
   for (std::size_t i = 0; i < count; ++i)
-    kept[i] = {extra[i].first, cut(extra[i].second)};
+    kept[i] = {extra[i].first, cut_text(extra[i].second)};
 
   const std::lock_guard lock(mutex_);
   if (waiting_count_ + counters_->in_flight.load(std::memory_order_acquire) >= options_.most_pending) {

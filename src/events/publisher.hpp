@@ -47,9 +47,6 @@ struct PublisherStats {
 /// Thread-safe.
 class EventPublisher {
  public:
-  /// Values beyond so many bytes are cut.
-  static constexpr std::size_t kMostValue = 1024;
-
   EventPublisher(std::shared_ptr<client::Core> core, const QueueName& queue, PublisherOptions options = {});
   EventPublisher(const EventPublisher&) = delete;
   EventPublisher& operator=(const EventPublisher&) = delete;
@@ -58,7 +55,7 @@ class EventPublisher {
 
   /// Whether events of this job are published; what `add` counts as sampled out is not counted here.
   [[nodiscard]] bool wants(const JobId& job) const noexcept;
-  /// Puts an event behind those that wait for `flush`; by itself it sends once they are many. `kind` is not `other`.
+  /// Puts an event behind those that wait for `flush`; by itself it sends once they are many. `kind` is not `other`; texts are cut.
   void add(EventKind kind, const JobId& job, std::span<const Extra> extra = {});
   /// The event `failed`: with the error when there is one, and for a job that will run again with `retry` = `1`.
   void add_failed(const JobId& job, std::string_view error, bool will_retry);

@@ -180,6 +180,12 @@ constexpr Milliseconds kLongestRun = std::chrono::days{365};
   out.more = *more != 0;
   out.claimed_at = UnixMillis(Milliseconds(*claimed_at));
   out.expired = static_cast<std::uint64_t>(*expired);
+  if (!elements.done()) {
+    for (const resp::View& one : elements.next().elements()) {
+      if (const auto id = JobId::parse(one.as_text().value_or("")))
+        out.expired_ids.push_back(*id);
+    }
+  }
   out.jobs.reserve(jobs.size());
   for (const resp::View& one : jobs.elements()) {
     // One that no one can read holds up no others.

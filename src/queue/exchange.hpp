@@ -1,7 +1,7 @@
 // One round trip a batch: what is done with the jobs in hand, and which jobs come next, in one script call.
 //
 // The scripts `settle` (settlements only), `take` (a claim only) and `settle_and_take` (both). The end state is that of the
-// canonical verbs one by one: complete, retry, delay, hand_back for each settlement, in order; then claims in fair turns.
+// canonical verbs one by one: complete, retry, delay (counted), hand_back for each settlement, in order; then claims in fair turns.
 #pragma once
 
 #include <cstdint>
@@ -71,10 +71,11 @@ struct TakenJob {
   std::optional<Milliseconds> timeout;        ///< row field `timeout`, in ms
   std::optional<std::string> backoff;         ///< row field `backoff`, as written
   std::optional<std::string> traceparent;     ///< row field `traceparent`
-  std::uint64_t failures = 0;  ///< claims that ended in a failure: attempts before this one less stalled less handbacks
-  bool flow_child = false;     ///< the row names a parent
-  bool cancelled = false;      ///< somebody wants it ended: `Queue::cancel` came while an earlier run had it
-  bool flow_parent = false;    ///< the job has (had) children; only when `find_parents`
+  std::uint64_t failures =
+      0;  ///< claims that ended in a failure: attempts before this one less stalled, handbacks and delays
+  bool flow_child = false;   ///< the row names a parent
+  bool cancelled = false;    ///< somebody wants it ended: `Queue::cancel` came while an earlier run had it
+  bool flow_parent = false;  ///< the job has (had) children; only when `find_parents`
 };
 
 enum class Gate : std::uint8_t {
@@ -92,7 +93,8 @@ struct Exchanged {
   Milliseconds wait{0};    ///< of `rate`
   /// Jobs that could be claimed right now were left behind (an estimate that may be too high, never zero by mistake).
   bool more = false;
-  std::uint64_t expired = 0;  ///< jobs past their `expires_at` that the claim moved to dead instead
+  std::uint64_t expired = 0;       ///< jobs past their `expires_at` that the claim moved to dead instead
+  std::vector<JobId> expired_ids;  ///< of those, the ones whose id is one
   /// Jobs whose id or lane is none: claimed, given to nobody, and dead once their lease has lapsed often enough.
   std::uint64_t unreadable = 0;
   /// The server's clock when it claimed.

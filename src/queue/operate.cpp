@@ -1,4 +1,9 @@
 // What operators and handlers do to a queue, a lane or a job.
+#include <array>
+#include <string>
+
+#include "events/event_text.hpp"
+#include "queue/progress.hpp"
 #include "queue/start.hpp"
 
 namespace echomq {
@@ -91,12 +96,21 @@ Reply<void> Queue::update_data(JobId id, std::string_view payload) const {
                                   decode_done("update_data", Gone::refused));
 }
 
-Reply<void> Queue::update_progress(JobId id, std::string_view progress) const {
+Reply<void> queue::update_progress(const Queue& queue, JobId id, std::string_view progress, Announced announced) {
   ECHOMQ_CHECK(check_text("progress", progress));
-  const keyspace::QueueKeys& keys = state_->keys;
-  const keyspace::KeyText row = keys.job(id);
-  return state_->core->eval<void>(state_->scripts.update_progress, views(row), views(progress, id.text(), keys.base()),
-                                  settings(Repeat::safe), decode_done("update_progress", Gone::refused));
+  const Queue::State& state = queue.internal();
+  const keyspace::KeyText row = state.keys.job(id);
+  // The script's own event is neither cut nor JSON when the text is no UTF-8.
+  std::string event;
+  if (announced == Announced::yes)
+    events::append_event(event, "progress", id, std::array{events::Extra{"progress", events::cut_text(progress)}});
+  return state.core->eval<void>(state.scripts.update_progress, views(row),
+                                views(progress, id.text(), state.keys.base(), event), settings(Repeat::safe),
+                                decode_done("update_progress", Gone::refused));
+}
+
+Reply<void> Queue::update_progress(JobId id, std::string_view progress) const {
+  return queue::update_progress(*this, id, progress, Announced::yes);
 }
 
 Reply<std::int64_t> Queue::add_log(JobId id, std::string_view line, std::uint32_t keep) const {

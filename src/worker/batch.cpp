@@ -3,12 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <exception>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 
+#include "events/event_text.hpp"
+#include "events/publisher.hpp"
 #include "queue/start.hpp"
 #include "result/try.hpp"
 
@@ -42,7 +46,29 @@ using Kind = Outcome::Kind;
   return state.core->eval<Retried>(
       state.scripts.retry, queue::views(keys.active(), keys.schedule(), keys.dead(), row),
       queue::views(job.id.text(), token, std::string_view("0"), std::string_view("0"), error, keys.base()),
-      queue::settings(Repeat::safe), [](const wire::Answer&) -> Result<Retried> { return Retried::dead; });
+      queue::settings(Repeat::safe), [](const wire::Answer& answer) -> Result<Retried> {
+        // One that this token has settled before is what it became then.
+        const auto text = answer.view.as_text();
+        if (text == "dead")
+          return Retried::dead;
+        if (text == "scheduled")
+          return Retried::scheduled;
+        return queue::unexpected_reply("retry", answer.view);
+      });
+}
+
+/// `delay`, counted: the claim is no failure.
+[[nodiscard]] Reply<void> put_off(const Queue& queue, const ClaimedJob& job, Milliseconds wait) {
+  const Queue::State& state = queue.internal();
+  const keyspace::QueueKeys& keys = state.keys;
+  ECHOMQ_CHECK(queue::check_wait("wait", wait));
+  const keyspace::KeyText row = keys.job(job.id);
+  const queue::Decimal token(job.token);
+  const queue::Decimal value(wait);
+  return state.core->eval<void>(
+      state.scripts.delay, queue::views(row, keys.active(), keys.schedule()),
+      queue::views(job.id.text(), token, std::string_view("in"), value, std::string_view("count")),
+      queue::settings(Repeat::safe), queue::decode_done("delay", queue::Gone::refused));
 }
 
 using Settle = std::variant<Reply<void>, Reply<Retried>>;
@@ -62,7 +88,7 @@ using Settle = std::variant<Reply<void>, Reply<Retried>>;
                           .max_attempts = options.max_attempts,
                           .error = outcome.text});
     case Kind::dead: return kill(queue, job, outcome.text);
-    case Kind::delay: return queue.delay(job.id, job.token, outcome.after.value_or(Milliseconds(0)));
+    case Kind::delay: return put_off(queue, job, outcome.after.value_or(Milliseconds(0)));
     case Kind::hand_back: break;
   }
   return queue.hand_back(job.id, job.token);
@@ -77,16 +103,50 @@ using Settle = std::variant<Reply<void>, Reply<Retried>>;
   return *retried == Retried::dead ? BatchSettled::dead : BatchSettled::scheduled;
 }
 
-[[nodiscard]] std::string_view event_of(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::done: return "completed";
-    case Kind::retry:
-    case Kind::dead: return "failed";
-    case Kind::delay: return "delayed";
-    case Kind::hand_back: break;
+/// Announces what was accepted, as a worker does.
+class Teller {
+ public:
+  Teller(const Queue& queue, const BatchOptions& options)
+      : queue_(queue),
+        sample_(queue.internal().core, queue.name(),
+                {.mode = options.events == WorkerEvents::nothing   ? events::Publishing::off
+                         : options.events == WorkerEvents::sampled ? events::Publishing::sampled
+                                                                   : events::Publishing::on,
+                 .rate = options.event_rate}) {}
+
+  void tell(JobId id, const Outcome& outcome, BatchSettled settled) {
+    if (settled == BatchSettled::refused || !sample_.wants(id))
+      return;
+    switch (outcome.kind) {
+      case Kind::done: return publish("completed", id);
+      case Kind::delay: return publish("delayed", id);
+      case Kind::hand_back: return;
+      case Kind::retry:
+      case Kind::dead: break;
+    }
+    const std::array<events::Extra, 2> extra = {
+        {{"error", events::cut_text(outcome.text)}, {"retry", std::string_view("1")}}};
+    const bool again = settled == BatchSettled::scheduled;
+    const std::size_t first = outcome.text.empty() ? 1 : 0;
+    publish("failed", id, std::span(extra).subspan(first, (again ? 2U : 1U) - first));
+    if (!again)
+      publish("dead", id);
   }
-  return {};
-}
+  /// Waits until all of it is sent; at most once, by contract.
+  void finish() {
+    for (Reply<std::int64_t>& one : replies_) [[maybe_unused]]
+      const auto published = one.get();
+  }
+
+ private:
+  void publish(std::string_view event, JobId id, std::span<const events::Extra> extra = {}) {
+    replies_.push_back(queue_.publish(event, id, extra));
+  }
+
+  const Queue& queue_;
+  const events::EventPublisher sample_;  // says which jobs are told of
+  std::vector<Reply<std::int64_t>> replies_;
+};
 
 }  // namespace
 
@@ -123,6 +183,8 @@ Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handl
     return fail(Errc::invalid_argument, "handler must not be empty");
   ECHOMQ_CHECK(queue::check_wait("retry_delay", options.retry_delay));
   ECHOMQ_CHECK(queue::check_limit("max_attempts", options.max_attempts));
+  if (!(options.event_rate >= 0 && options.event_rate <= 1))
+    return fail(Errc::invalid_argument, fmt::format("event_rate must be 0 to 1, got {}", options.event_rate));
   ECHOMQ_TRY(const std::vector<ClaimedJob> jobs,
              queue.claim_batch({.size = options.size, .lease = options.lease}).get());
   if (jobs.empty())
@@ -144,15 +206,12 @@ Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handl
     settles.push_back(settle(queue, jobs[i], *outcome, options));
   }
 
-  std::vector<Reply<std::int64_t>> events;
+  Teller teller(queue, options);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     members[i].settled = answer_of(settles[i]);
-    const std::string_view event = event_of(outcomes[i]->kind);
-    if (options.events == WorkerEvents::settled && members[i].settled != BatchSettled::refused && !event.empty())
-      events.push_back(queue.publish(event, jobs[i].id));
+    teller.tell(jobs[i].id, *outcomes[i], members[i].settled);
   }
-  for (Reply<std::int64_t>& event : events) [[maybe_unused]]
-    const auto published = event.get();  // at most once, by contract
+  teller.finish();
   return partition_batch(members);
 }
 

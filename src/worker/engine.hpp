@@ -197,6 +197,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void repeat_settles();
   void finish_job(const JobPtr& job, queue::Settled verdict);
   void announce(const JobState& job, queue::Settled verdict);
+  void tell_expired(const queue::Exchanged& claim);
   void drop(const JobPtr& job);
   void tell_settled(const JobPtr& job, JobVerdict verdict, std::string_view text = {});
   [[nodiscard]] Milliseconds settle_deadline() const;

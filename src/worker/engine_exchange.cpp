@@ -192,7 +192,8 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, b
 
 void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
   claim_pause_ = Milliseconds{0};
-  counters_.expired.fetch_add(answer.expired, std::memory_order_relaxed);
+  if (answer.expired > 0)
+    tell_expired(answer);
   if (answer.unreadable > 0) {
     counters_.errors.fetch_add(answer.unreadable, std::memory_order_relaxed);
     log(LogLevel::error, "worker_jobs_unreadable", nullptr,
@@ -263,6 +264,7 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent, bool crossed
   if (!job->timeout && options_.timeout.count() > 0)
     job->timeout = options_.timeout;
   job->lease = options_.lease;
+  job->announced = publisher_.wants(job->id);
   Held& held = job->held;
   held.index = held_.size();
   held.since = now_;

@@ -340,6 +340,16 @@ void Engine::announce(const JobState& job, queue::Settled verdict) {
   }
 }
 
+void Engine::tell_expired(const queue::Exchanged& claim) {
+  counters_.expired.fetch_add(claim.expired, std::memory_order_relaxed);
+  if (observers_)
+    observers_->expired(claim.expired_ids);
+  for (const JobId& id : claim.expired_ids) {
+    publisher_.add_failed(id, "expired", false);
+    publisher_.add(EventKind::dead, id);
+  }
+}
+
 void Engine::drop(const JobPtr& job) {
   Held& held = job->held;
   if (held.index == Held::kNowhere)

@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "echomq/flow.hpp"
+#include "queue/conversation.hpp"
+#include "queue/progress.hpp"
+#include "queue/start.hpp"
 #include "result/try.hpp"
 
 namespace echomq {
@@ -20,6 +23,53 @@ namespace {
   }
   return {};
 }
+
+/// `extend_lock` for a run, which knows of its longer lease from before the call is sent: so that no renewal that begins meanwhile
+/// cuts it short. One that began before is on the connection before this call. A call that fails takes that back.
+class Extension {
+ public:
+  Extension(std::shared_ptr<worker::JobState> state, Milliseconds lease)
+      : state_(std::move(state)),
+        lease_(lease),
+        // From before the call, so that ours never ends later than the server's.
+        until_(worker::Clock::now() + std::min<Milliseconds>(lease, std::chrono::days{365})),
+        before_(state_->extended_until.exchange(until_, std::memory_order_acq_rel)) {}
+
+  [[nodiscard]] bool go_on(queue::Asker& asker) {
+    if (asked_)
+      return false;
+    asked_ = true;
+    const Queue::State& its = state_->queue.internal();
+    const keyspace::KeyText row = its.keys.job(state_->id);
+    const queue::Decimal token(state_->token);
+    const queue::Decimal lease(lease_);
+    asker.ask(0, its.scripts.extend_lock, queue::views(its.keys.active(), row),
+              queue::views(state_->id.text(), token, lease), Repeat::safe);
+    return true;
+  }
+  void heard(std::size_t, Result<Value> answer) {
+    if (!answer) {
+      outcome_ = std::unexpected(std::move(answer).error());
+    } else if (answer->as_integer() != 1) {
+      outcome_ = queue::job_gone("extend");
+    }
+  }
+  [[nodiscard]] Result<void> outcome() {
+    if (!outcome_) {
+      worker::TimePoint ours = until_;
+      state_->extended_until.compare_exchange_strong(ours, before_, std::memory_order_acq_rel);
+    }
+    return outcome_;
+  }
+
+ private:
+  std::shared_ptr<worker::JobState> state_;
+  Milliseconds lease_;
+  worker::TimePoint until_;
+  worker::TimePoint before_;
+  bool asked_ = false;
+  Result<void> outcome_;
+};
 
 }  // namespace
 
@@ -43,34 +93,36 @@ std::optional<std::chrono::steady_clock::time_point> Job::deadline() const noexc
 }
 bool Job::lease_lost() const noexcept { return state_->lease_lost.load(std::memory_order_acquire); }
 
-Result<void> Job::progress(std::string_view value) {
+Reply<void> Job::progress_async(std::string_view value) {
   ECHOMQ_CHECK(check_held(*state_));
-  return state_->queue.update_progress(state_->id, value).get();
+  const auto announced = state_->announced ? queue::Announced::yes : queue::Announced::no;
+  return queue::update_progress(state_->queue, state_->id, value, announced);
 }
 
-Result<void> Job::log(std::string_view line, std::uint32_t keep) {
+Reply<std::int64_t> Job::log_async(std::string_view line, std::uint32_t keep) {
   ECHOMQ_CHECK(check_held(*state_));
-  ECHOMQ_CHECK(state_->queue.add_log(state_->id, line, keep).get());
+  return state_->queue.add_log(state_->id, line, keep);
+}
+
+Reply<void> Job::extend_async(Milliseconds lease) {
+  ECHOMQ_CHECK(check_held(*state_));
+  ECHOMQ_CHECK(queue::check_lease(lease));
+  lease = std::max(lease, state_->lease);  // never less than the renewals give
+  return queue::converse<void>(*state_->queue.internal().core, std::nullopt, Extension(state_, lease));
+}
+
+Reply<ChildTexts> Job::children_values_async() { return Flow(state_->queue).children_values(state_->id); }
+
+Result<void> Job::progress(std::string_view value) { return progress_async(value).get(); }
+
+Result<void> Job::log(std::string_view line, std::uint32_t keep) {
+  ECHOMQ_CHECK(log_async(line, keep).get());
   return {};
 }
 
-Result<void> Job::extend(Milliseconds lease) {
-  ECHOMQ_CHECK(check_held(*state_));
-  if (lease > Milliseconds{0})
-    lease = std::max(lease, state_->lease);  // never less than the renewals give
-  // From before the call, so that ours never ends later than the server's; and known before it, so that no renewal that
-  // begins meanwhile cuts it short. One that began before is on the connection before this call.
-  const worker::TimePoint until = worker::Clock::now() + lease;
-  const worker::TimePoint before = state_->extended_until.exchange(until, std::memory_order_acq_rel);
-  const auto done = state_->queue.extend(state_->id, state_->token, lease).get();
-  if (done)
-    return {};
-  worker::TimePoint ours = until;
-  state_->extended_until.compare_exchange_strong(ours, before, std::memory_order_acq_rel);
-  return std::unexpected(done.error());
-}
+Result<void> Job::extend(Milliseconds lease) { return extend_async(lease).get(); }
 
-Result<ChildTexts> Job::children_values() { return Flow(state_->queue).children_values(state_->id).get(); }
+Result<ChildTexts> Job::children_values() { return children_values_async().get(); }
 
 std::string_view to_string(StopCause cause) noexcept {
   switch (cause) {

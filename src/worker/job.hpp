@@ -80,6 +80,7 @@ struct JobState {
   const std::uint64_t failures;  ///< runs before this one that failed
 
   Milliseconds lease{0};  ///< what the renewals give; fixed before the job is handed out
+  bool announced = true;  ///< whether events of it are published; fixed before the job is handed out
 
   StopSwitch stop;
   std::atomic<bool> lease_lost{false};

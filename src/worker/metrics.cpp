@@ -23,7 +23,7 @@ namespace {
 using Counter = std::atomic<std::uint64_t>;
 
 struct Series {
-  Counter claimed{0}, leases_lost{0}, timed_out{0}, cancelled{0}, leaked{0}, recovered{0}, dead_stalled{0};
+  Counter claimed{0}, leases_lost{0}, timed_out{0}, cancelled{0}, leaked{0}, recovered{0}, dead_stalled{0}, expired{0};
   std::array<Counter, 7> settled{};
   std::atomic<std::int64_t> running{0}, leaked_now{0};
   worker::Histogram wait;
@@ -149,6 +149,7 @@ std::vector<QueueMetrics> WorkerMetrics::snapshot() const {
     one.leaked = read(series.leaked);
     one.recovered = read(series.recovered);
     one.dead_stalled = read(series.dead_stalled);
+    one.expired = read(series.expired);
     one.running = read(series.running);
     one.leaked_now = read(series.leaked_now);
     one.wait = State::read(series.wait);
@@ -183,6 +184,8 @@ std::string WorkerMetrics::prometheus() const {
     page.line("echomq_jobs_recovered_total", queue, ",to=\"waiting\"", queue.recovered);
     page.line("echomq_jobs_recovered_total", queue, ",to=\"dead\"", queue.dead_stalled);
   }
+  page.family("echomq_jobs_expired_total", "counter", "Jobs that were too old to be run.",
+              [](const auto& its) { return its.expired; });
   page.family("echomq_handlers_running", "gauge", "Handlers that run now, leaked ones too.",
               [](const auto& its) { return its.running; });
   page.family("echomq_handlers_leaked", "gauge", "Handlers that were given up and still run.",
@@ -233,6 +236,10 @@ void WorkerMetrics::recovered(const QueueName& queue, std::span<const JobId> wai
   Series& series = state_->of(queue);
   add(series.recovered, waiting.size());
   add(series.dead_stalled, dead.size());
+}
+
+void WorkerMetrics::expired(const QueueName& queue, std::span<const JobId> dead) {
+  add(state_->of(queue).expired, dead.size());
 }
 
 }  // namespace v1

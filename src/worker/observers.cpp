@@ -23,6 +23,7 @@ void WorkerObserver::leaked(const Job& /*job*/) {}
 void WorkerObserver::leak_returned(const Job& /*job*/) {}
 void WorkerObserver::recovered(const QueueName& /*queue*/, std::span<const JobId> /*waiting*/,
                                std::span<const JobId> /*dead*/) {}
+void WorkerObserver::expired(const QueueName& /*queue*/, std::span<const JobId> /*dead*/) {}
 
 std::string_view to_string(JobVerdict verdict) noexcept {
   switch (verdict) {
@@ -150,6 +151,10 @@ void Observers::leak_returned(const JobPtr& job) {
 void Observers::recovered(std::span<const JobId> waiting, std::span<const JobId> dead) {
   tell("recovered",
        [this, waiting, dead](WorkerObserver& observer) { observer.recovered(queue_.name(), waiting, dead); });
+}
+
+void Observers::expired(std::span<const JobId> dead) {
+  tell("expired", [this, dead](WorkerObserver& observer) { observer.expired(queue_.name(), dead); });
 }
 
 }  // namespace worker

@@ -37,6 +37,7 @@ class Observers {
   void leaked(const JobPtr& job);
   void leak_returned(const JobPtr& job);
   void recovered(std::span<const JobId> waiting, std::span<const JobId> dead);
+  void expired(std::span<const JobId> dead);
 
   /// How many calls have thrown.
   [[nodiscard]] std::uint64_t failures() const noexcept { return failures_.load(std::memory_order_relaxed); }

@@ -143,7 +143,7 @@ class Judge {
       const Fields was = pairs(before_, queue_.base + "job:" + id);
       if (attempts < number(field(was, "attempts")))
         blame("attempts of " + id + " has fallen");
-      if (attempts < number(field(row, "stalled")) + number(field(row, "handbacks")))
+      if (attempts < number(field(row, "stalled")) + number(field(row, "handbacks")) + number(field(row, "delays")))
         blame(id + " was given back more often than it was claimed");
     }
     for (const char* const metric : {"metrics:completed", "metrics:failed"}) {

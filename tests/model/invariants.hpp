@@ -17,7 +17,7 @@ namespace echomq::model {
 /// - The ring holds exactly the lanes that have members, are not paused and are below their ceiling, each once.
 /// - A parent that awaits children has as many outstanding as were given and are in neither :processed nor :unsuccessful, and
 ///   more than none.
-/// - attempts never falls, and is never less than stalled and handbacks; metrics never fall but by obliterate.
+/// - attempts never falls, and is never less than stalled, handbacks and delays; metrics never fall but by obliterate.
 /// - A registration of a repeat that nobody has spoilt is in the registry and has its record; a run has a whole number of ms.
 /// - A lock marker has its row.
 /// - meta holds nothing but the pause and the ceiling.

@@ -101,7 +101,7 @@ Turn retry(Stage stage, const std::string& id, const std::string& token) {
   if (!stage.queue.withdraw(id))
     return one("retry", keys, args, Value::text(place == Place::dead ? "dead" : "scheduled"));
   job->last_error = reason;
-  if (job->attempts - job->handbacks - job->stalled < allowed) {
+  if (job->attempts - job->handbacks - job->stalled - job->delays < allowed) {
     job->place = Place::schedule;
     job->score = stage.state.now() + delay;
     stage.queue.due_wake(id);
@@ -119,7 +119,10 @@ Turn delay(Stage stage, const std::string& id, const std::string& token) {
   const bool relative = stage.command.flags % 2 == 0;
   const std::int64_t value = relative ? stage.command.amount : stage.state.now() + stage.command.amount;
   const std::vector<std::string> keys{stage.row(id), stage.key("active"), stage.key("schedule")};
-  const std::vector<std::string> args{id, token, relative ? "in" : "at", text(value)};
+  const bool counts = stage.command.flags / 2 % 2 == 1;
+  std::vector<std::string> args{id, token, relative ? "in" : "at", text(value)};
+  if (counts)
+    args.emplace_back("count");
   if (job == nullptr)
     return one("delay", keys, args, Value::error("EMQSTALE job gone"));
   if (!matches(*job, token) || job->place == Place::dead)
@@ -127,6 +130,8 @@ Turn delay(Stage stage, const std::string& id, const std::string& token) {
   if (stage.queue.withdraw(id)) {
     job->place = Place::schedule;
     job->score = relative ? stage.state.now() + value : value;
+    if (counts)
+      ++job->delays;
     stage.queue.due_wake(id);
   }
   return one("delay", keys, args, Value::integer(1));

@@ -50,6 +50,8 @@ void render_row(Keyspace& keys, const std::string& key, const Job& job) {
     fields.emplace("stalled", std::to_string(job.stalled));
   if (job.handbacks > 0)
     fields.emplace("handbacks", std::to_string(job.handbacks));
+  if (job.delays > 0)
+    fields.emplace("delays", std::to_string(job.delays));
   put(keys, key, hash_of(std::move(fields)));
 
   Content logs{"l"};

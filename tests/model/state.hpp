@@ -31,6 +31,7 @@ struct Job {
   std::optional<std::string> progress{};
   std::int64_t stalled = 0;
   std::int64_t handbacks = 0;
+  std::int64_t delays = 0;
   std::vector<std::string> logs{};
   std::optional<std::string> lock{};
 };

@@ -159,7 +159,7 @@ class Twins {
       flow();
     for (int i = below(3); i > 0; --i)
       disturb();
-    if (below(2) == 0) {  // workers sleep, and few tokens are left: then it counts which wake comes first
+    if (!ceiling_ && below(2) == 0) {  // workers sleep, and few tokens are left: then it counts which wake comes first
       both({"DEL", kP + "wake"});
       for (int i = below(6); i > 0; --i)
         both({"ZADD", kP + "parked", "9000000000000", "w" + std::to_string(i)});
@@ -256,7 +256,7 @@ class Twins {
   /// What happens beside workers: operators, lost leases, members and rows that do not fit.
   void disturb() {
     const std::string g = lane();
-    switch (below(15)) {
+    switch (below(20)) {
       case 0:
         both("glimit", {"glimit", "gactive", "ring", "paused", "wake"}, {kP, g, std::to_string(1 + below(4))});
         break;
@@ -306,7 +306,7 @@ class Twins {
         break;
       case 11: both({"HSET", kP + "gactive", g, below(2) == 0 ? "no number" : std::to_string(below(6))}); break;
       case 12:
-        both(below(2) == 0
+        both(!ceiling_ && below(2) == 0
                  ? std::vector<std::string>{"ZADD", kP + "parked", "9000000000000", "w" + std::to_string(below(4))}
                  : std::vector<std::string>{"DEL", kP + "parked", kP + "wake"});
         break;
@@ -323,8 +323,71 @@ class Twins {
           both({"RPUSH", kP + "ring", "PRT00000000" + std::to_string(100 + i)});
         break;
       }
+      case 15:
+        both(below(3) == 0 ? std::vector<std::string>{"HSET", kP + "meta", "paused", "1"}
+                           : std::vector<std::string>{"HDEL", kP + "meta", "paused"});
+        break;
+      case 16:  // no worker sleeps meanwhile: the canonical settles push no hint for a slot
+        ceiling_ = below(2) == 0;
+        both({"DEL", kP + "parked", kP + "wake"});
+        both(ceiling_ ? std::vector<std::string>{"HSET", kP + "meta", "concurrency", std::to_string(1 + below(12))}
+                      : std::vector<std::string>{"HDEL", kP + "meta", "concurrency"});
+        break;
+      case 17:
+        switch (below(3)) {
+          case 0: both({"HSET", kP + "meta", "max", std::to_string(1 + below(10)), "duration", kWindow}); break;
+          case 1:  // counted by the operator
+            both({"HDEL", kP + "meta", "duration"});
+            both({"HSET", kP + "meta", "max", std::to_string(1 + below(10))});
+            both({"SET", kP + "limiter", std::to_string(below(8)), "PX", kWindow});
+            break;
+          default:
+            both({"HDEL", kP + "meta", "max", "duration"});
+            both({"DEL", kP + "limiter"});
+            break;
+        }
+        break;
+      case 18:
+      case 19: own_fields(); break;
       default: break;
     }
+  }
+
+  /// How some jobs are run, as their rows say it.
+  void own_fields() {
+    std::vector<std::string> ids = one_.members("pending");
+    for (const HeldJob& job : held_)
+      ids.push_back(job.id);
+    for (const std::string& id : ids) {
+      const std::string row = kP + "job:" + id;
+      if (below(3) != 0 || one_.raw({"EXISTS", row}).as_integer() != 1)
+        continue;
+      switch (below(4)) {
+        case 0: both({"HSET", row, "keep", "900000"}); break;
+        case 1: both({"HSET", row, "max_attempts", std::to_string(1 + below(3))}); break;
+        case 2: both({"HSET", row, "cancel", "1"}); break;
+        default:  // what waits in the flat set, and is nobody's child: `claim_one` knows what becomes of those
+          if (one_field(id, "state") == "pending" && !one_field(id, "group") && !one_field(id, "parent"))
+            both({"HSET", row, "expires_at", "1000"});
+          break;
+      }
+    }
+  }
+  std::optional<std::string> one_field(const std::string& id, const std::string& name) {
+    const Value value = one_.raw({"HGET", kP + "job:" + id, name});
+    const auto text = value.as_text();
+    return text ? std::optional<std::string>(*text) : std::nullopt;
+  }
+  std::int64_t one_number(const std::string& key, const std::string& name) {
+    const Value value = one_.raw({"HGET", kP + key, name});
+    return value.as_text() ? std::stoll(std::string(*value.as_text())) : 0;
+  }
+  /// What the row's `keep` asks for once the job has ended.
+  void keep_one(const std::string& id, const std::optional<std::string>& keep, const std::string& ended) {
+    if (!keep)
+      return;
+    one_.raw({"SET", kP + "result:" + id, ended, "PX", *keep});
+    seen["kept"]++;
   }
 
   std::vector<Settlement> choose() {
@@ -376,6 +439,17 @@ class Twins {
   /// One settlement by its own script: the verdict.
   Settled settle_one(const Settlement& s) {
     const std::string id(s.id.text());
+    const std::optional<std::string> keep = one_field(id, "keep");
+    const std::int64_t failed = one_number("metrics:failed", "count");
+    const Settled verdict = settle_by_verb(s);
+    if (verdict == Settled::completed)
+      keep_one(id, keep, "completed" + std::string(1, '\0') + std::string(s.text.value_or(s.id.text())));
+    if (verdict == Settled::dead && one_number("metrics:failed", "count") > failed)
+      keep_one(id, keep, "dead" + std::string(1, '\0') + std::string(s.text.value_or("")));
+    return verdict;
+  }
+  Settled settle_by_verb(const Settlement& s) {
+    const std::string id(s.id.text());
     const std::string token = s.token.text();
     const std::string row = "job:" + id;
     const std::string text(s.text.value_or(""));
@@ -389,14 +463,20 @@ class Twins {
         reply = one_.call("complete", {"active", row}, arguments);
         break;
       }
-      case SettleKind::retry:
+      case SettleKind::retry: {
+        const std::optional<std::string> own = one_field(id, "max_attempts");
+        if (own)
+          seen["own maximum"]++;
         reply = one_.call("retry", {"active", "schedule", "dead", row},
-                          {id, token, wait, std::to_string(s.max_attempts), text, kP});
+                          {id, token, wait, own.value_or(std::to_string(s.max_attempts)), text, kP});
         break;
+      }
       case SettleKind::dead:
         reply = one_.call("retry", {"active", "schedule", "dead", row}, {id, token, wait, "-1000000", text, kP});
         break;
-      case SettleKind::delay: reply = one_.call("delay", {row, "active", "schedule"}, {id, token, "in", wait}); break;
+      case SettleKind::delay:
+        reply = one_.call("delay", {row, "active", "schedule"}, {id, token, "in", wait, "count"});
+        break;
       case SettleKind::hand_back: reply = one_.call("hand_back", {"active", row}, {id, token, kP}); break;
     }
     if (!one_.error().empty()) {
@@ -414,7 +494,53 @@ class Twins {
                                          : Settled::handed_back;
   }
 
-  /// The claims of a request, by `bclaim` and `gwclaim`.
+  /// How many of `most` the gates of the queue let through.
+  std::size_t gates(std::size_t most) {
+    const std::int64_t ceiling = one_number("meta", "concurrency");
+    const std::int64_t window = one_number("meta", "max");
+    auto allowed = static_cast<std::int64_t>(most);
+    const auto at_most = [&](std::int64_t room, const char* gate) {
+      if (room < allowed)
+        seen[gate]++;
+      allowed = std::max<std::int64_t>(0, std::min(allowed, room));
+    };
+    if (one_.raw({"HEXISTS", kP + "meta", "paused"}).as_integer() == 1)
+      at_most(0, "paused");
+    if (ceiling > 0)
+      at_most(ceiling - static_cast<std::int64_t>(one_.members("active").size()), "ceiling");
+    if (window > 0) {
+      const Value used = one_.raw({"GET", kP + "limiter"});
+      at_most(window - (used.as_text() ? std::stoll(std::string(*used.as_text())) : 0), "window");
+    }
+    return static_cast<std::size_t>(allowed);
+  }
+  /// Takes what a claim would not give off the head of the flat set: members without a row or at home elsewhere, and jobs
+  /// past their time, which die. The head is a job to be given then, or there is none.
+  void clear_head() {
+    for (;;) {
+      const auto waiting = one_.members("pending");
+      if (waiting.empty())
+        return;
+      const std::string& id = waiting.front();
+      const std::optional<std::string> state = one_field(id, "state");
+      const std::string home = state == "active" ? "active" : state == "scheduled" ? "schedule" : "dead";
+      const bool elsewhere = (state == "active" || state == "scheduled" || state == "dead") &&
+                             !one_.raw({"ZSCORE", kP + home, id}).is_null();
+      const bool old = one_field(id, "expires_at").has_value();
+      if (one_.raw({"EXISTS", kP + "job:" + id}).as_integer() == 1 && !elsewhere && !old)
+        return;
+      one_.raw({"ZREM", kP + "pending", id});
+      if (!old || elsewhere)
+        continue;
+      one_.raw({"HSET", kP + "job:" + id, "state", "dead", "last_error", "expired"});
+      one_.raw({"ZADD", kP + "dead", "0", id});
+      one_.raw({"HINCRBY", kP + "metrics:failed", "count", "1"});
+      keep_one(id, one_field(id, "keep"), std::string("dead\0expired", 12));
+      seen["expired"]++;
+    }
+  }
+
+  /// The claims of a request, by `bclaim` and `gwclaim`, as far as the gates let them.
   std::vector<HeldJob> claim_one(const TakeRequest& request) {
     std::vector<HeldJob> jobs;
     const std::string lease = std::to_string(request.lease.count());
@@ -425,16 +551,18 @@ class Twins {
       return reply.size();
     };
     const auto flat = [&](std::size_t upto) {
-      while (jobs.size() < upto && add(one_.call("bclaim", {"pending", "active"},
-                                                 {kP + "job:", lease, std::to_string(upto - jobs.size())})) > 0)
-        ;
+      while (jobs.size() < upto) {
+        clear_head();
+        if (add(one_.call("bclaim", {"pending", "active"}, {kP + "job:", lease, "1"})) == 0)
+          break;
+      }
     };
     const auto lanes = [&](std::size_t upto) {
       while (jobs.size() < upto &&
              add(one_.call("gwclaim", {"ring", "active"}, {kP, lease, std::to_string(upto - jobs.size())})) > 0)
         ;
     };
-    const std::size_t most = request.most;
+    const std::size_t most = gates(request.most);
     const std::size_t half = request.lanes && request.flat ? (most + 1) / 2 : most;
     if (!request.lanes) {
       flat(most);
@@ -448,6 +576,12 @@ class Twins {
       flat(half);
       lanes(most);
       flat(most);
+    }
+    if (!jobs.empty() && one_number("meta", "max") > 0 && one_number("meta", "duration") > 0) {
+      one_.raw({"INCRBY", kP + "limiter", std::to_string(jobs.size())});
+      if (one_.raw({"PTTL", kP + "limiter"}).as_integer().value_or(-1) < 0)
+        one_.raw({"PEXPIRE", kP + "limiter", kWindow});
+      seen["charged"]++;
     }
     return jobs;
   }
@@ -479,11 +613,24 @@ class Twins {
         seen["parent"]++;
       if (answer->jobs[i].failures + 1 < jobs[i].token)
         seen["spared"]++;
+      const std::string row = "job:" + jobs[i].id;
+      std::int64_t spared = 0;
+      for (const char* field : {"stalled", "handbacks", "delays"})
+        spared += one_number(row, field);
+      EXPECT_EQ(answer->jobs[i].failures, jobs[i].token - 1 - static_cast<std::uint64_t>(spared));
+      // The mark is left by a request to end an earlier run.
+      EXPECT_EQ(answer->jobs[i].cancelled, jobs[i].token > 1 && one_field(jobs[i].id, "cancel").has_value());
+      if (answer->jobs[i].cancelled)
+        seen["cancelled"]++;
     }
     held_.insert(held_.end(), jobs.begin(), jobs.end());
   }
 
+  /// Longer than a run of the test.
+  static constexpr const char* kWindow = "900000000";
+
   std::mt19937 random_;
+  bool ceiling_ = false;  ///< meta.concurrency is set
   Side one_;
   Side all_;
   std::vector<HeldJob> held_;
@@ -498,7 +645,7 @@ TEST(ExchangeServerTest, LeavesTheDatabaseThatTheVerbsLeaveOneByOne) {
   std::map<std::string, int> seen;
   for (unsigned seed = 1; seed <= 8; ++seed) {
     Twins twins(seed);
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < 80; ++round) {
       twins.round();
       const std::string differs = twins.compare();
       ASSERT_EQ(differs, "") << "seed " << seed << " round " << round;
@@ -508,8 +655,10 @@ TEST(ExchangeServerTest, LeavesTheDatabaseThatTheVerbsLeaveOneByOne) {
       seen[name] += count;
   }
   // The mixes have come by everything.
-  for (const char* name : {"flow", "reap", "sweep", "lane", "flat", "child", "parent", "spared", "verdict 0",
-                           "verdict 1", "verdict 2", "verdict 3", "verdict 4", "verdict 5", "verdict 6"})
+  for (const char* name :
+       {"flow",      "reap",      "sweep",     "lane",      "flat",      "child",       "parent",    "spared",
+        "verdict 0", "verdict 1", "verdict 2", "verdict 3", "verdict 4", "verdict 5",   "verdict 6", "paused",
+        "ceiling",   "window",    "charged",   "expired",   "kept",      "own maximum", "cancelled"})
     EXPECT_GE(seen[name], 10) << name;
 }
 

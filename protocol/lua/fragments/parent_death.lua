@@ -7,7 +7,7 @@ if parent_queue and parent_queue ~= '' and parent_queue ~= own_queue then
     .. '\0' .. reason)
 else
   local parent_row = p .. 'job:' .. parent
-  local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+  local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
   local parent_state = up[1]
   if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
     if policy ~= 'id' then

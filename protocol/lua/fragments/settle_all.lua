@@ -117,6 +117,11 @@ local function told_done(id, parent, parent_queue, result)
   return made
 end
 
+-- Claims that ended in a failure: lost leases, hand-backs and delays are none.
+local function failures_of(fields)
+  return (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0) - (tonumber(fields[9]) or 0)
+end
+
 -- A job that is not in active, or whose death a parent must hear of.
 local function settle_alone(i)
   local id, at, fields = ids[i], places[i], rows[i]
@@ -149,7 +154,7 @@ local function settle_alone(i)
     else
       verdicts[i] = 4
       if withdrawn or state ~= 'scheduled' then
-        call('HSET', row, 'state', 'scheduled')
+        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
         call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
         if log then log('delayed', id, fields[1], g, 'due', now + tonumber(argv[at + 3])) end
         -- [due_wake]
@@ -160,7 +165,7 @@ local function settle_alone(i)
     verdicts[i] = state == 'dead' and 3 or 2
   else
     local reason = argv[at + 3]
-    local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+    local failed = failures_of(fields)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
@@ -244,11 +249,11 @@ for i = 1, total do
       local due
       if kind == 'w' then
         due = now + tonumber(argv[at + 3])
-        call('HSET', row, 'state', 'scheduled')
+        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
         if log then log('delayed', id, token, g, 'due', due) end
         verdicts[i] = 4
       else
-        local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+        local failed = failures_of(fields)
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')

@@ -42,7 +42,7 @@ local function read_row(i)
     return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep')
   end
   return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
-    'max_attempts')
+    'max_attempts', 'delays')
 end
 -- Which of them are in active. A small set is one list that the server walks for each member: it is read as a whole then.
 local in_active = {}

@@ -1,5 +1,5 @@
 -- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}, now}.
+-- jobs, {job...}, now, and with expired jobs {id...}}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -64,9 +64,10 @@ local function serve(set, wanted, lane)
             deps[flat] = row .. ':dependencies'
           end
         end
-        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel')
-        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2] or earlier[3]) then
-          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) or 0
+        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel', 'delays')
+        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10]
+            or earlier and (earlier[1] or earlier[2] or earlier[3] or earlier[4]) then
+          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) + (tonumber(earlier[4]) or 0) or 0
           job[5], job[6], job[7], job[8] = fields[6], fields[7], fields[8], fields[9]
           job[9], job[10] = token - 1 - spared, (fields[10] and 1 or 0) + (earlier and earlier[3] and 4 or 0)
         end
@@ -162,11 +163,9 @@ for _, id in ipairs(expired) do
     -- [parent_death]
     -- [end]
   end
-  local keep = tonumber(fields[4])
-  if keep and keep >= 1 then
-    call('SET', p .. 'result:' .. id, 'dead\0expired', 'PX', math.floor(math.min(keep, 1000000000000)))
-    call('PUBLISH', p .. 'ended', id)
-  end
+  local keep = fields[4]
+  -- [keep_death]
+  -- [end]
 end
 if #expired > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #expired) end
 if made > 0 then
@@ -193,4 +192,5 @@ if turns > 0 or #expired > 0 and order ~= 'f' then turns = call('LLEN', p .. 'ri
 local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
-local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now,
+  #expired > 0 and expired or nil}

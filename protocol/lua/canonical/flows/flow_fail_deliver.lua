@@ -13,7 +13,7 @@ local id, reason, policy, p, parent = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5
 local own_queue = string.sub(p, 6, -3)
 local made = 0
 
-local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
 local parent_state = up[1]
 if not parent_state or redis.call('HEXISTS', parent_row .. ':processed', id) == 1 then return 1 end
 local logging = redis.call('EXISTS', p .. 'logging') == 1
@@ -50,9 +50,10 @@ end
 if policy == 'fp' then
   if redis.call('HSETNX', failed, id, reason) == 1 then
     -- [parent_dies]
-    -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+    -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
     -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-    -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+    -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+    -- its id is published for who waits for it whether or not its end is kept.
     if parent_state ~= 'dead' then
       redis.call('HSET', parent_row, 'state', 'dead')
       redis.call('ZADD', p .. 'dead', 0, parent)
@@ -93,6 +94,11 @@ if policy == 'fp' then
           redis.call('LREM', p .. 'ring', 0, g)
         end
       end
+      local kept_for = tonumber(up[6])
+      if kept_for and kept_for >= 1 then
+        redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+      end
+      redis.pcall('PUBLISH', p .. 'ended', parent)
       if up[2] and up[2] ~= '' then
         local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
         redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'

@@ -4,6 +4,7 @@
 -- ARGV[1] job id              ARGV[2] token
 -- ARGV[3] `in`: the value is a delay by the server's clock; anything else (`at`): it is Unix ms
 -- ARGV[4] value in ms
+-- ARGV[5] optional, `count`: the row field delays counts it, so that no maximum of attempts is held against this claim
 -- Replies: 1 scheduled, also when this token has already put it there (nothing is changed then).
 -- Refusals: EMQKIND job id must be JOB-namespaced; EMQSTALE job gone; EMQSTALE delay token mismatch (also for a dead job);
 --   ERR value of delay must be a number
@@ -14,7 +15,7 @@ local p = string.sub(KEYS[2], 1, -7)
 if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
 local due = tonumber(ARGV[4])
 if not due or due ~= due then return redis.error_reply('ERR value of delay must be a number') end
-local fields = redis.call('HMGET', row, 'attempts', 'state', 'group')
+local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'delays')
 if not fields[1] then return redis.error_reply('EMQSTALE job gone') end
 if fields[1] ~= token or token == '0' then return redis.error_reply('EMQSTALE delay token mismatch') end
 local state, g = fields[2], fields[3]
@@ -103,6 +104,7 @@ if ARGV[3] == 'in' then
   due = now + due
 end
 redis.call('HSET', row, 'state', 'scheduled')
+if ARGV[5] == 'count' then redis.call('HSET', row, 'delays', math.floor(tonumber(fields[4]) or 0) + 1) end
 redis.call('ZADD', schedule, due, id)
 if log then log('delayed', id, token, g, 'due', due) end
 -- [due_wake]

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- retry: ends a failed run: back to schedule, or to dead when the attempts are used up; then a flow parent is told. Lost leases
--- and hand-backs (row fields stalled, handbacks) are no attempts here. A job that this token has already settled, so that it is
+-- retry: ends a failed run: back to schedule, or to dead when the attempts are used up; then a flow parent is told. Lost leases,
+-- hand-backs and counted delays (row fields stalled, handbacks, delays) are no attempts here. A job that this token has already settled, so that it is
 -- scheduled or dead, answers that again and nothing changes.
 -- KEYS[1] active              KEYS[2] schedule       KEYS[3] dead        KEYS[4] row of the job
 -- KEYS[5..] the parent's :failed, :unsuccessful, :dependencies and row, or the queue's flow:outbox: may be passed, are derived
@@ -18,11 +18,11 @@ if not delay or delay ~= delay or not allowed then
   return redis.error_reply('ERR delay and max attempts must be numbers')
 end
 local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'handbacks', 'stalled', 'parent', 'parent_queue',
-  'parent_policy')
+  'parent_policy', 'delays')
 if not fields[1] then return redis.error_reply('EMQSTALE job gone') end
 if fields[1] ~= token or token == '0' then return redis.error_reply('EMQSTALE retry token mismatch') end
 local state, g = fields[2], fields[3]
-local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[4]) or 0) - (tonumber(fields[5]) or 0)
+local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[4]) or 0) - (tonumber(fields[5]) or 0) - (tonumber(fields[9]) or 0)
 
 -- [withdraw]
 -- Expects p, id and g. Takes the job out of active, or, when its lease has lapsed, out of where it waits for the next claim.
@@ -145,14 +145,15 @@ if parent then
       .. '\0' .. reason)
   else
     local parent_row = p .. 'job:' .. parent
-    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
     local parent_state = up[1]
     if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
       if policy ~= 'id' then
         redis.call('HSET', parent_row .. ':failed', id, reason)
-        -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+        -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
         -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-        -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+        -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+        -- its id is published for who waits for it whether or not its end is kept.
         if parent_state ~= 'dead' then
           redis.call('HSET', parent_row, 'state', 'dead')
           redis.call('ZADD', p .. 'dead', 0, parent)
@@ -193,6 +194,11 @@ if parent then
               redis.call('LREM', p .. 'ring', 0, g)
             end
           end
+          local kept_for = tonumber(up[6])
+          if kept_for and kept_for >= 1 then
+            redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+          end
+          redis.pcall('PUBLISH', p .. 'ended', parent)
           if up[2] and up[2] ~= '' then
             local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
             redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- sweep_stalled: like reap, but counts the lost lease in the row (field stalled); a job that has lost max_stalled of them is dead
--- with last_error `stalled`, and its flow parent is told.
+-- with last_error `stalled`, and its flow parent is told. With the row field keep its end is kept, and published on ended.
 -- KEYS[1] active              KEYS[2] pending        KEYS[3] dead
 -- ARGV[1] base emq:{q}:       ARGV[2] max_stalled    ARGV[3] limit; absent: 1000
 -- Replies: [[recovered ids], [dead ids]]. Members that reap would drop are dropped here too. A parent that is recovered here may then
@@ -74,14 +74,15 @@ local function tell_parent(id, parent, parent_queue, policy)
       .. '\0' .. reason)
   else
     local parent_row = p .. 'job:' .. parent
-    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
     local parent_state = up[1]
     if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
       if policy ~= 'id' then
         redis.call('HSET', parent_row .. ':failed', id, reason)
-        -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+        -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
         -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-        -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+        -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+        -- its id is published for who waits for it whether or not its end is kept.
         if parent_state ~= 'dead' then
           redis.call('HSET', parent_row, 'state', 'dead')
           redis.call('ZADD', p .. 'dead', 0, parent)
@@ -122,6 +123,11 @@ local function tell_parent(id, parent, parent_queue, policy)
               redis.call('LREM', p .. 'ring', 0, g)
             end
           end
+          local kept_for = tonumber(up[6])
+          if kept_for and kept_for >= 1 then
+            redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+          end
+          redis.pcall('PUBLISH', p .. 'ended', parent)
           if up[2] and up[2] ~= '' then
             local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
             redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
@@ -150,7 +156,7 @@ local recovered, died, links = {}, {}, {}
 for _, id in ipairs(lapsed) do
   local row = p .. 'job:' .. id
   local fields = redis.call('HMGET', row, 'state', 'group', 'attempts', 'payload', 'stalled', 'parent', 'parent_queue',
-    'parent_policy')
+    'parent_policy', 'keep')
   local state, g = fields[1], fields[2]
   local exists = state or fields[3] or fields[4]
   local misplaced = false
@@ -228,6 +234,16 @@ if #died > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #died) 
 for i, id in ipairs(died) do
   local link = links[i]
   if link[6] then tell_parent(id, link[6], link[7], link[8] == 'id' and 'id' or 'fp') end
+  local keep, reason = link[9], 'stalled'
+  -- [keep_death]
+  -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
+  -- is kept for so long, and its id is published for who waits.
+  local kept_for = tonumber(keep)
+  if kept_for and kept_for >= 1 then
+    redis.call('SET', p .. 'result:' .. id, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+    redis.pcall('PUBLISH', p .. 'ended', id)
+  end
+  -- [end]
 end
 made = made + #flat / 2
 if made > 0 then

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- cancel (extension): a job shall end. One that waits, in pending, its lane or schedule, is dead at once with the error `cancelled`; its
--- flow parent is told as of any death, and the event `cancelled` is published. One that is active gets the mark `cancel` in its row, and
+-- flow parent is told as of any death, the event `cancelled` is published, and with the row field keep its end is kept. One that is active gets the mark `cancel` in its row, and
 -- its id is published on the queue's channel `cancel`: whoever holds it ends it.
 -- KEYS[1] row of the job      KEYS[2] pending        KEYS[3] active      KEYS[4] schedule        KEYS[5] dead
 -- ARGV[1] job id
@@ -11,7 +11,7 @@ local id = ARGV[1]
 local p = string.sub(pending, 1, -8)
 
 local fields = redis.call('HMGET', row, 'state', 'group', 'last_error', 'cancel', 'parent', 'parent_queue', 'parent_policy',
-  'attempts')
+  'attempts', 'keep')
 local state, g = fields[1], fields[2]
 if not state then return 'absent' end
 local logging = redis.call('EXISTS', p .. 'logging') == 1
@@ -82,14 +82,15 @@ if parent then
       .. '\0' .. reason)
   else
     local parent_row = p .. 'job:' .. parent
-    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+    local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
     local parent_state = up[1]
     if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
       if policy ~= 'id' then
         redis.call('HSET', parent_row .. ':failed', id, reason)
-        -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+        -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
         -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-        -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+        -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+        -- its id is published for who waits for it whether or not its end is kept.
         if parent_state ~= 'dead' then
           redis.call('HSET', parent_row, 'state', 'dead')
           redis.call('ZADD', p .. 'dead', 0, parent)
@@ -130,6 +131,11 @@ if parent then
               redis.call('LREM', p .. 'ring', 0, g)
             end
           end
+          local kept_for = tonumber(up[6])
+          if kept_for and kept_for >= 1 then
+            redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+          end
+          redis.pcall('PUBLISH', p .. 'ended', parent)
           if up[2] and up[2] ~= '' then
             local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
             redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
@@ -165,5 +171,15 @@ if parent then
     -- [end]
   end
 end
+local keep, reason = fields[9], 'cancelled'
+-- [keep_death]
+-- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
+-- is kept for so long, and its id is published for who waits.
+local kept_for = tonumber(keep)
+if kept_for and kept_for >= 1 then
+  redis.call('SET', p .. 'result:' .. id, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+  redis.pcall('PUBLISH', p .. 'ended', id)
+end
+-- [end]
 redis.pcall('PUBLISH', p .. 'events', cjson.encode({event = 'cancelled', job = id}))
 return 'cancelled'

@@ -64,7 +64,7 @@ local function read_row(i)
     return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep')
   end
   return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
-    'max_attempts')
+    'max_attempts', 'delays')
 end
 -- Which of them are in active. A small set is one list that the server walks for each member: it is read as a whole then.
 local in_active = {}
@@ -280,6 +280,11 @@ local function told_done(id, parent, parent_queue, result)
   return made
 end
 
+-- Claims that ended in a failure: lost leases, hand-backs and delays are none.
+local function failures_of(fields)
+  return (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0) - (tonumber(fields[9]) or 0)
+end
+
 -- A job that is not in active, or whose death a parent must hear of.
 local function settle_alone(i)
   local id, at, fields = ids[i], places[i], rows[i]
@@ -349,7 +354,7 @@ local function settle_alone(i)
     else
       verdicts[i] = 4
       if withdrawn or state ~= 'scheduled' then
-        call('HSET', row, 'state', 'scheduled')
+        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
         call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
         if log then log('delayed', id, fields[1], g, 'due', now + tonumber(argv[at + 3])) end
         -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
@@ -364,7 +369,7 @@ local function settle_alone(i)
     verdicts[i] = state == 'dead' and 3 or 2
   else
     local reason = argv[at + 3]
-    local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+    local failed = failures_of(fields)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
@@ -393,14 +398,15 @@ local function settle_alone(i)
             .. '\0' .. reason)
         else
           local parent_row = p .. 'job:' .. parent
-          local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+          local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
           local parent_state = up[1]
           if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
             if policy ~= 'id' then
               redis.call('HSET', parent_row .. ':failed', id, reason)
-              -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+              -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
               -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-              -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+              -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+              -- its id is published for who waits for it whether or not its end is kept.
               if parent_state ~= 'dead' then
                 redis.call('HSET', parent_row, 'state', 'dead')
                 redis.call('ZADD', p .. 'dead', 0, parent)
@@ -441,6 +447,11 @@ local function settle_alone(i)
                     redis.call('LREM', p .. 'ring', 0, g)
                   end
                 end
+                local kept_for = tonumber(up[6])
+                if kept_for and kept_for >= 1 then
+                  redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+                end
+                redis.pcall('PUBLISH', p .. 'ended', parent)
                 if up[2] and up[2] ~= '' then
                   local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
                   redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
@@ -534,11 +545,11 @@ for i = 1, total do
       local due
       if kind == 'w' then
         due = now + tonumber(argv[at + 3])
-        call('HSET', row, 'state', 'scheduled')
+        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
         if log then log('delayed', id, token, g, 'due', due) end
         verdicts[i] = 4
       else
-        local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+        local failed = failures_of(fields)
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')

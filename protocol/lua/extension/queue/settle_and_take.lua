@@ -3,7 +3,7 @@
 -- KEYS[1] pending             KEYS[2] active         all else is built from the base
 -- ARGV[1] base emq:{q}:       ARGV[2] most jobs      ARGV[3] lease in ms     ARGV[4] order: all as for take
 -- ARGV[5..] settlements, as for settle
--- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...], server time], as of take]
+-- Replies: [[verdict of each settlement, as of settle], [gate, ms, left, expired, [job, ...], server time, ...], as of take]
 -- With meta.concurrency, workers noted in parked are told of slots that are free afterwards while there is work.
 -- Refusals, with nothing written: a key of another type, as for both; ERR a settlement is malformed; ERR more than 1000 settlements; ERR most must be a positive integer;
 --   ERR lease must be a positive number of ms; ERR order must be f, l, g, fl or lf
@@ -74,7 +74,7 @@ local function read_row(i)
     return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep')
   end
   return try('HMGET', keys[i], 'attempts', 'group', 'parent', 'keep', 'state', 'handbacks', 'stalled',
-    'max_attempts')
+    'max_attempts', 'delays')
 end
 -- Which of them are in active. A small set is one list that the server walks for each member: it is read as a whole then.
 local in_active = {}
@@ -288,6 +288,11 @@ local function told_done(id, parent, parent_queue, result)
   return made
 end
 
+-- Claims that ended in a failure: lost leases, hand-backs and delays are none.
+local function failures_of(fields)
+  return (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0) - (tonumber(fields[9]) or 0)
+end
+
 -- A job that is not in active, or whose death a parent must hear of.
 local function settle_alone(i)
   local id, at, fields = ids[i], places[i], rows[i]
@@ -357,7 +362,7 @@ local function settle_alone(i)
     else
       verdicts[i] = 4
       if withdrawn or state ~= 'scheduled' then
-        call('HSET', row, 'state', 'scheduled')
+        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
         call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
         if log then log('delayed', id, fields[1], g, 'due', now + tonumber(argv[at + 3])) end
         -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
@@ -372,7 +377,7 @@ local function settle_alone(i)
     verdicts[i] = state == 'dead' and 3 or 2
   else
     local reason = argv[at + 3]
-    local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+    local failed = failures_of(fields)
     if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
       call('HSET', row, 'last_error', reason, 'state', 'scheduled')
       call('ZADD', p .. 'schedule', now + tonumber(argv[at + 4]), id)
@@ -401,14 +406,15 @@ local function settle_alone(i)
             .. '\0' .. reason)
         else
           local parent_row = p .. 'job:' .. parent
-          local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+          local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
           local parent_state = up[1]
           if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
             if policy ~= 'id' then
               redis.call('HSET', parent_row .. ':failed', id, reason)
-              -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+              -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
               -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-              -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+              -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+              -- its id is published for who waits for it whether or not its end is kept.
               if parent_state ~= 'dead' then
                 redis.call('HSET', parent_row, 'state', 'dead')
                 redis.call('ZADD', p .. 'dead', 0, parent)
@@ -449,6 +455,11 @@ local function settle_alone(i)
                     redis.call('LREM', p .. 'ring', 0, g)
                   end
                 end
+                local kept_for = tonumber(up[6])
+                if kept_for and kept_for >= 1 then
+                  redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+                end
+                redis.pcall('PUBLISH', p .. 'ended', parent)
                 if up[2] and up[2] ~= '' then
                   local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
                   redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
@@ -542,11 +553,11 @@ for i = 1, total do
       local due
       if kind == 'w' then
         due = now + tonumber(argv[at + 3])
-        call('HSET', row, 'state', 'scheduled')
+        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
         if log then log('delayed', id, token, g, 'due', due) end
         verdicts[i] = 4
       else
-        local failed = (tonumber(fields[1]) or 0) - (tonumber(fields[6]) or 0) - (tonumber(fields[7]) or 0)
+        local failed = failures_of(fields)
         if kind == 'r' and failed < (tonumber(fields[8]) or tonumber(argv[at + 5])) then
           due = now + tonumber(argv[at + 4])
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'scheduled')
@@ -593,7 +604,7 @@ if order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- what was s
 if order ~= 'f' then turns = call('LLEN', p .. 'ring') end
 -- [take_all]
 -- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}, now}.
+-- jobs, {job...}, now, and with expired jobs {id...}}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -661,9 +672,10 @@ local function serve(set, wanted, lane)
             deps[flat] = row .. ':dependencies'
           end
         end
-        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel')
-        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2] or earlier[3]) then
-          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) or 0
+        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel', 'delays')
+        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10]
+            or earlier and (earlier[1] or earlier[2] or earlier[3] or earlier[4]) then
+          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) + (tonumber(earlier[4]) or 0) or 0
           job[5], job[6], job[7], job[8] = fields[6], fields[7], fields[8], fields[9]
           job[9], job[10] = token - 1 - spared, (fields[10] and 1 or 0) + (earlier and earlier[3] and 4 or 0)
         end
@@ -789,14 +801,15 @@ for _, id in ipairs(expired) do
         .. '\0' .. reason)
     else
       local parent_row = p .. 'job:' .. parent
-      local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+      local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
       local parent_state = up[1]
       if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
         if policy ~= 'id' then
           redis.call('HSET', parent_row .. ':failed', id, reason)
-          -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+          -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
           -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-          -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+          -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+          -- its id is published for who waits for it whether or not its end is kept.
           if parent_state ~= 'dead' then
             redis.call('HSET', parent_row, 'state', 'dead')
             redis.call('ZADD', p .. 'dead', 0, parent)
@@ -837,6 +850,11 @@ for _, id in ipairs(expired) do
                 redis.call('LREM', p .. 'ring', 0, g)
               end
             end
+            local kept_for = tonumber(up[6])
+            if kept_for and kept_for >= 1 then
+              redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+            end
+            redis.pcall('PUBLISH', p .. 'ended', parent)
             if up[2] and up[2] ~= '' then
               local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
               redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
@@ -857,10 +875,13 @@ for _, id in ipairs(expired) do
       end
     end
   end
-  local keep = tonumber(fields[4])
-  if keep and keep >= 1 then
-    call('SET', p .. 'result:' .. id, 'dead\0expired', 'PX', math.floor(math.min(keep, 1000000000000)))
-    call('PUBLISH', p .. 'ended', id)
+  local keep = fields[4]
+  -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
+  -- is kept for so long, and its id is published for who waits.
+  local kept_for = tonumber(keep)
+  if kept_for and kept_for >= 1 then
+    redis.call('SET', p .. 'result:' .. id, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+    redis.pcall('PUBLISH', p .. 'ended', id)
   end
 end
 if #expired > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #expired) end
@@ -896,7 +917,8 @@ if turns > 0 or #expired > 0 and order ~= 'f' then turns = call('LLEN', p .. 'ri
 local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
-local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now,
+  #expired > 0 and expired or nil}
 -- [end]
 if before then
   -- [ceiling_wake]

@@ -11,10 +11,11 @@
 --   `fp`, `flp`, `lfp`: the same, and the reply says which jobs are parents of flows, a look-up more a flat job
 -- ARGV[5] optional: Unix ms, server clock, after which nothing is claimed and gate is 4. For a claim that waits behind a BLPOP: a
 --   worker that was cut off must not be given jobs long after
--- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...], server time in ms].
+-- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...], server time in ms], and
+--   when jobs have expired [their ids].
 --   Gate: why fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate, 4 too late. A job: [id, payload or null, token,
 --   group or null], and, when the row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before
---   this claim (attempts less stalled and handbacks), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
+--   this claim (attempts less stalled, handbacks and delays), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
 -- Refusals, with nothing written: a key of another type (meta, limiter, active, dead, and pending or ring if it is served; the set of a
 --   lane, its limit, weight and count, and a row count as absent then; not looked at beforehand is what hears of a child that dies of
 --   age: flow:outbox, wake, the row of the parent and the keys beside it); ERR most must be a positive integer; ERR lease must be a
@@ -84,7 +85,7 @@ if last and now > last then return {4, 0, 0, 0, {}, now} end
 local log, logging
 -- [take_all]
 -- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}, now}.
+-- jobs, {job...}, now, and with expired jobs {id...}}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -152,9 +153,10 @@ local function serve(set, wanted, lane)
             deps[flat] = row .. ':dependencies'
           end
         end
-        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel')
-        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10] or earlier and (earlier[1] or earlier[2] or earlier[3]) then
-          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) or 0
+        local earlier = token > 1 and call('HMGET', row, 'stalled', 'handbacks', 'cancel', 'delays')
+        if fields[6] or fields[7] or fields[8] or fields[9] or fields[10]
+            or earlier and (earlier[1] or earlier[2] or earlier[3] or earlier[4]) then
+          local spared = earlier and (tonumber(earlier[1]) or 0) + (tonumber(earlier[2]) or 0) + (tonumber(earlier[4]) or 0) or 0
           job[5], job[6], job[7], job[8] = fields[6], fields[7], fields[8], fields[9]
           job[9], job[10] = token - 1 - spared, (fields[10] and 1 or 0) + (earlier and earlier[3] and 4 or 0)
         end
@@ -280,14 +282,15 @@ for _, id in ipairs(expired) do
         .. '\0' .. reason)
     else
       local parent_row = p .. 'job:' .. parent
-      local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group')
+      local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
       local parent_state = up[1]
       if parent_state and redis.call('HEXISTS', parent_row .. ':processed', id) == 0 then
         if policy ~= 'id' then
           redis.call('HSET', parent_row .. ':failed', id, reason)
-          -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group),
+          -- Expects p, id, parent, parent_row, parent_state, up (the parent's row from field 2: parent, parent_queue, parent_policy, group, keep),
           -- own_queue, reason and log. Moves a parent that lives to dead, out of where it is, and tells its own parent through the outbox. The row
-          -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up.
+          -- of a parent that is gone may be a lane's job by now: then its slot or its place in the lane is given up. No settle names the parent, so
+          -- its id is published for who waits for it whether or not its end is kept.
           if parent_state ~= 'dead' then
             redis.call('HSET', parent_row, 'state', 'dead')
             redis.call('ZADD', p .. 'dead', 0, parent)
@@ -328,6 +331,11 @@ for _, id in ipairs(expired) do
                 redis.call('LREM', p .. 'ring', 0, g)
               end
             end
+            local kept_for = tonumber(up[6])
+            if kept_for and kept_for >= 1 then
+              redis.call('SET', p .. 'result:' .. parent, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+            end
+            redis.pcall('PUBLISH', p .. 'ended', parent)
             if up[2] and up[2] ~= '' then
               local up_queue = up[3] and up[3] ~= '' and up[3] or own_queue
               redis.call('RPUSH', p .. 'flow:outbox', '\0fail\0' .. up_queue .. '\0' .. up[2] .. '\0' .. parent .. '\0'
@@ -348,10 +356,13 @@ for _, id in ipairs(expired) do
       end
     end
   end
-  local keep = tonumber(fields[4])
-  if keep and keep >= 1 then
-    call('SET', p .. 'result:' .. id, 'dead\0expired', 'PX', math.floor(math.min(keep, 1000000000000)))
-    call('PUBLISH', p .. 'ended', id)
+  local keep = fields[4]
+  -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
+  -- is kept for so long, and its id is published for who waits.
+  local kept_for = tonumber(keep)
+  if kept_for and kept_for >= 1 then
+    redis.call('SET', p .. 'result:' .. id, 'dead\0' .. reason, 'PX', math.floor(math.min(kept_for, 1000000000000)))
+    redis.pcall('PUBLISH', p .. 'ended', id)
   end
 end
 if #expired > 0 then redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', #expired) end
@@ -387,6 +398,7 @@ if turns > 0 or #expired > 0 and order ~= 'f' then turns = call('LLEN', p .. 'ri
 local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
-local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now}
+local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now,
+  #expired > 0 and expired or nil}
 -- [end]
 return taken
