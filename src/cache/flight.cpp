@@ -27,11 +27,15 @@ constexpr Ticks kClockLag = 10;
 
 }  // namespace
 
-Table::FlightPointer Table::start_flight(Watch& watch, const BrandedId& id) const {
+Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const BrandedId& id) const {
   auto flight = std::make_shared<Flight>();
   flight->id = id;
   flight->generation = generation_.load(std::memory_order_seq_cst);
   flight->evictions = watch.evictions;
+  // Without a loader what L2 has is all there is.
+  if (load_ || load_async_)
+    watch.floor = std::max(watch.floor, shard.floors.of(id.value(), now()));
+  flight->floor = watch.floor;
   flight->in_step = options_.coherence == Coherence::tracking;
   watch.flight = flight;
   ++watch.users;
@@ -72,7 +76,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
           counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
           late = watch.flight->late;
         } else {
-          to_read.push_back(start_flight(watch, id));
+          to_read.push_back(start_flight(shard, watch, id));
         }
         if (!old && !late)
           watch.flight->waiters.push_back({waiters[i], generation});
@@ -106,7 +110,7 @@ void Table::refresh_ahead(const BrandedId& id) {
     Watch& watch = shard.watches[value];
     if (watch.flight)
       return;
-    flight = start_flight(watch, id);
+    flight = start_flight(shard, watch, id);
     flight->ahead = true;
   }
   counters_.refreshed.fetch_add(1, std::memory_order_relaxed);
@@ -185,6 +189,12 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
     return load(flight);
   }
   flight->stands = parsed->version;
+  // L2 has lost what was heard of, or never had it, and an older row came there.
+  if (parsed->version.value() < flight->floor && (load_ || load_async_)) {
+    counters_.superseded.fetch_add(1, std::memory_order_relaxed);
+    flight->outdated = true;
+    return load(flight);
+  }
   const std::int64_t rest = ttl.as_integer().value_or(0);
   // The row that is to be replaced, unless somebody else has done it already.
   if (flight->ahead && rest != -1 &&
@@ -213,7 +223,9 @@ void Table::refresh(Flight& flight, bool reads_l2) {
   Shard& shard = shard_of(mix(value));
   const std::lock_guard lock(shard.mutex);
   flight.generation = generation_.load(std::memory_order_seq_cst);
-  flight.evictions = shard.watches[value].evictions;
+  const Watch& watch = shard.watches[value];
+  flight.evictions = watch.evictions;
+  flight.floor = watch.floor;
   flight.marked = false;
   flight.in_step = reads_l2 && options_.coherence == Coherence::tracking;
   for (Waiting& one : flight.waiters)
@@ -311,7 +323,7 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   // Under tracking the row is written on the connection that hears, so that it is not taken for a foreign one.
   if (options_.load_lease.count() > 0 && options_.coherence != Coherence::tracking)
     return fill_and_end(flight, std::move(found.value));
-  if (flight->corrupt || flight->ahead)
+  if (flight->corrupt || flight->outdated || flight->ahead)
     return fill_by_script(flight, found.value);
   fill(flight, std::move(found.value));
 }
@@ -371,14 +383,15 @@ void Table::read_again(const FlightPointer& flight, const Frame& newer) {
 }
 
 void Table::written(const FlightPointer& flight, std::string value, bool over_nothing) {
-  bool evicted = false;
+  bool overtaken = false;
   {
     const std::uint64_t id = flight->id.value();
     Shard& shard = shard_of(mix(id));
     const std::lock_guard lock(shard.mutex);
-    evicted = shard.watches[id].evictions != flight->evictions;
+    const Watch& watch = shard.watches[id];
+    overtaken = watch.evictions != flight->evictions || watch.floor > flight->version.value();
   }
-  if (evicted && over_nothing) {
+  if (overtaken && over_nothing) {
     // The row was deleted while this was loaded: it may be what was to go. Nobody else's newer row is touched.
     static const script::ScriptSource& script = *script::find_script("coherence_drop");
     const auto key = keys_.row(flight->id);
@@ -476,6 +489,9 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     const BrandedId version = found ? outcome.answer->version : flight->version;
     const bool overtaken = watch.evictions != flight->evictions || watch.floor > version.value();
     const bool superseded = overtaken || flight->generation != generation;
+    // What was heard before it was read does not get better by another load.
+    const bool heard_since =
+        watch.evictions != flight->evictions || (watch.floor > version.value() && watch.floor > flight->floor);
     if (outcome.answer && superseded)
       counters_.superseded.fetch_add(1, std::memory_order_relaxed);
     // What is known now ends what was known then, also where it is not kept.
@@ -514,11 +530,11 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
       std::vector<Waiting> late;
       for (std::size_t i = 0; i < waiters.size(); ++i) {
         const bool asked_before =
-            waiters[i].generation == flight->generation && (!overtaken || (flight->marked && i < flight->early));
+            waiters[i].generation == flight->generation && (!heard_since || (flight->marked && i < flight->early));
         (asked_before ? early : late).push_back(waiters[i]);
       }
       if (!late.empty()) {
-        next = start_flight(watch, flight->id);
+        next = start_flight(shard, watch, flight->id);
         next->again = true;
         for (Waiting& one : late)
           one.generation = next->generation;

@@ -204,7 +204,7 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
   const std::uint64_t value = id.value();
   Shard& shard = shard_of(mix(value));
   const std::lock_guard lock(shard.mutex);
-  heard_version(shard, id, version.value());
+  heard_version(shard, id, version.value(), options_.ttl);
   const auto held = shard.l1.version_of(value, now(), generation_.load(std::memory_order_acquire));
   if (held && version.value() > *held) {
     shard.l1.erase(value);
@@ -218,7 +218,10 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
 }
 
 /// With the shard's mutex: what runs for the id must not keep anything older.
-void Table::heard_version(Shard& shard, const BrandedId& id, std::uint64_t version) {
+void Table::heard_version(Shard& shard, const BrandedId& id, std::uint64_t version, milliseconds ttl) {
+  // For as long as something older may come into L2, from a load that was slow, and stay there.
+  const Ticks at = now();
+  shard.floors.raise(id.value(), version, at, at + 2 * static_cast<Ticks>(std::max(ttl, options_.ttl).count()));
   const auto found = shard.watches.find(id.value());
   if (found == shard.watches.end())
     return;
@@ -230,7 +233,8 @@ void Table::heard_version(Shard& shard, const BrandedId& id, std::uint64_t versi
 }
 
 void Table::mark_early(Watch& watch) noexcept {
-  if (!watch.flight)
+  // By the first thing heard: who asked after it is owed more than what was read before it, whatever is heard later.
+  if (!watch.flight || watch.flight->marked)
     return;
   watch.flight->marked = true;
   watch.flight->early = watch.flight->waiters.size();

@@ -19,6 +19,7 @@
 #include "cache/coherence.hpp"
 #include "cache/deadlines.hpp"
 #include "cache/exchange.hpp"
+#include "cache/floors.hpp"
 #include "cache/frame.hpp"
 #include "cache/l1.hpp"
 #include "cache/load_pool.hpp"
@@ -82,8 +83,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     BrandedId id;
     std::uint32_t generation = 0;  // of L1, when what it brings began to be read
     std::uint64_t evictions = 0;   // of the watch, at the same time
+    std::uint64_t floor = 0;       // of the watch, at the same time
     bool marked = false;           // something was heard since
-    std::size_t early = 0;         // then: so many of the waiters joined before the last thing heard
+    std::size_t early = 0;         // then: so many of the waiters joined before the first thing heard
     std::vector<Waiting> waiters;
     BrandedId version;  // minted before the load
     std::optional<Error> not_minted;
@@ -91,13 +93,14 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::optional<std::int64_t> drops;  // of tags, when L2 was read
     std::chrono::steady_clock::time_point drops_read;
     int reads = 0;
-    bool again = false;    // on behalf of those whom an older answer was not for: whatever comes is theirs
-    bool corrupt = false;  // L2 holds bytes that are no frame
-    bool in_step = false;  // L2 is read on the connection that hears: pushes before the answer are of before it
-    bool away = false;     // L2 did not answer
-    bool ahead = false;    // of a row whose time is not over yet
-    bool late = false;     // its loader is: nobody waits any more
-    bool timed = false;    // the loader's deadline runs
+    bool again = false;     // on behalf of those whom an older answer was not for: whatever comes is theirs
+    bool corrupt = false;   // L2 holds bytes that are no frame
+    bool outdated = false;  // L2 holds less than was heard of
+    bool in_step = false;   // L2 is read on the connection that hears: pushes before the answer are of before it
+    bool away = false;      // L2 did not answer
+    bool ahead = false;     // of a row whose time is not over yet
+    bool late = false;      // its loader is: nobody waits any more
+    bool timed = false;     // the loader's deadline runs
 
     // Where loads are shared between processes. Guarded by the shard's mutex.
     enum class Lease : std::uint8_t {
@@ -135,6 +138,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::mutex mutex;
     std::unordered_map<std::uint64_t, Watch> watches;     // guarded by mutex
     std::unordered_map<std::uint64_t, Failure> failures;  // guarded by mutex
+    Floors floors;                                        // guarded by mutex
   };
   /// Hits that one thread counts: no other writes into its line, so that a hit costs no more where threads are many.
   struct alignas(64) Hits {
@@ -165,12 +169,13 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[shard_number(hash)]; }
   [[nodiscard]] Result<void> check_kind(const BrandedId& id) const;
   [[nodiscard]] Ticks shortened(std::chrono::milliseconds ttl);
-  void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version);
+  /// `ttl`: of its row, where that is known.
+  void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version, std::chrono::milliseconds ttl);
   static void mark_early(Watch& watch) noexcept;
   static void release(Shard& shard, std::uint64_t id);
   [[nodiscard]] std::optional<CachedBytes> stale_row(const BrandedId& id);
   void refresh_ahead(const BrandedId& id);
-  [[nodiscard]] FlightPointer start_flight(Watch& watch, const BrandedId& id) const;
+  [[nodiscard]] FlightPointer start_flight(const Shard& shard, Watch& watch, const BrandedId& id) const;
   void refresh(Flight& flight, bool reads_l2);
   enum class Told : std::uint8_t { here, by_push };
   void change(const BrandedId& id, Told told);

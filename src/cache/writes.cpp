@@ -1,4 +1,5 @@
 // Puts and invalidations.
+#include <algorithm>
 #include <utility>
 
 #include "cache/table.hpp"
@@ -139,10 +140,12 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
     return fail(Errc::protocol_error, "cache_put: unexpected reply");
   }
   const std::uint64_t known = stored ? version : newer->version.value();
-  heard_version(shard, writing.id, known);
+  heard_version(shard, writing.id, known, writing.ttl);
   const Ticks at = now();
+  // Also of what was heard before this put began, when L2 has lost that.
+  const std::uint64_t floor = std::max(watch.floor, shard.floors.of(id, at));
   const auto held = shard.l1.version_of(id, at, generation);
-  const bool sound = stored && watch.evictions == writing.evictions && watch.floor <= version &&
+  const bool sound = stored && watch.evictions == writing.evictions && floor <= version &&
                      writing.generation == generation && serving();
   if (sound && (!held || *held <= version)) {
     const NewRow row{.id = id,

@@ -135,6 +135,103 @@ TEST_P(CacheCoherence, ALoadThatIsOvertakenFromOutsideIsNotKept) {
   EXPECT_EQ(stored(kUserA), frame(kV2, "new"));
 }
 
+// A second message made callers who had asked after the first ones that had asked before: they got what was read before both.
+TEST_F(CacheServerTest, WhoAsksBetweenTwoMessagesIsNotGivenWhatIsOlderThanTheFirst) {
+  Source source;
+  source.set(kUserA, "old", kV1);
+  source.hold();
+  ByteCache cache = table(client(), options(), source.loader());
+  auto before = cache.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  source.set(kUserA, "new", kV3);
+  ASSERT_TRUE(cache.apply(kUserA, kV2));
+  auto between = cache.get(kUserA);
+  ASSERT_TRUE(cache.apply(kUserA, kV3));
+  source.release();
+  EXPECT_EQ(said(before.get()), "old/fill");
+  EXPECT_EQ(said(between.get()), "new/fill");
+}
+
+// A message for an id without a row was forgotten: when L2 had something older, from a load that was slow or because the
+// newer row was lost, that was served again.
+TEST_F(CacheServerTest, WhatIsOlderThanAMessageIsAMissAlsoWhereThereWasNoRow) {
+  Source source;
+  source.set(kUserA, "new", kV2);
+  ByteCache cache = table(client(), options(), source.loader());
+  EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
+  raw("SET", key(kUserA), frame(kV1, "old"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserA), "new/fill");
+  EXPECT_EQ(stored(kUserA), frame(kV2, "new"));
+  EXPECT_EQ(got(cache, kUserA), "new/hit");
+  // As new or newer is what was meant.
+  EXPECT_EQ(cache.apply(kUserB, kV1), Applied::stale);
+  raw("SET", key(kUserB), frame(kV1, "same"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserB), "same/l2");
+}
+
+// When the source itself is behind, a caller gets what there is by one load; nothing of it is kept.
+TEST_F(CacheServerTest, ASourceThatIsBehindAMessageIsAskedOnceARead) {
+  Source source;
+  source.set(kUserA, "old", kV1);
+  ByteCache cache = table(client(), options(), source.loader());
+  EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
+  EXPECT_EQ(got(cache, kUserA), "old/fill");
+  EXPECT_EQ(source.loads(), 1);
+  EXPECT_EQ(stored(kUserA), "(none)");
+  EXPECT_EQ(got(cache, kUserA), "old/fill");
+  EXPECT_EQ(source.loads(), 2);
+  EXPECT_EQ(cache.stats().superseded, 2U);
+  source.set(kUserA, "new", kV2);
+  EXPECT_EQ(got(cache, kUserA), "new/fill");
+  EXPECT_EQ(got(cache, kUserA), "new/hit");
+}
+
+// L2 had lost the newer row, so it took the older put; this process knew better and kept it all the same.
+TEST_F(CacheServerTest, APutOlderThanAMessageIsNotKept) {
+  Source source;
+  source.set(kUserA, "new", kV2);
+  source.set(kUserB, "new", kV2);
+  ByteCache cache = table(client(), options(), source.loader());
+  EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
+  EXPECT_EQ(cache.apply(kUserB, kV2), Applied::stale);
+  CachedBytes row;
+  EXPECT_EQ(cache.put(kUserA, "old", kV1).get(), CachePut::stored);
+  EXPECT_FALSE(cache.peek(kUserA, row));
+  const CachePutItem item{.id = kUserB, .value = "old", .version = kV1};
+  const auto outcomes = cache.put_many({&item, 1}).get();
+  ASSERT_TRUE(outcomes);
+  EXPECT_EQ(outcomes->front(), CachePut::stored);
+  EXPECT_FALSE(cache.peek(kUserB, row));
+  for (const BrandedId& id : {kUserA, kUserB}) {
+    EXPECT_EQ(got(cache, id), "new/fill");
+    EXPECT_EQ(stored(id), frame(kV2, "new"));
+    EXPECT_EQ(cache.put(id, "newest", kV3).get(), CachePut::stored);
+    EXPECT_EQ(got(cache, id), "newest/hit");
+  }
+}
+
+TEST_F(CacheServerTest, WithoutALoaderATableTakesWhatL2HasAlsoAfterAMessage) {
+  ByteCache cache = table(client(), options());
+  EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
+  EXPECT_EQ(got(cache, kUserA), "(absent)/l2");
+  raw("SET", key(kUserA), frame(kV1, "old"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserA), "old/l2");
+  EXPECT_EQ(got(cache, kUserA), "old/hit");
+}
+
+TEST_F(CacheServerTest, WhatIsKnownOfARowWithATimeOfItsOwnIsKnownForAsLong) {
+  Source source;
+  source.set(kUserA, "new", kV2);
+  CacheOptions with = options();
+  with.ttl = 40ms;
+  ByteCache cache = table(client(), with, source.loader());
+  EXPECT_EQ(cache.put(kUserA, "new", {.version = kV2, .ttl = 60s}).get(), CachePut::stored);
+  raw("SET", key(kUserA), frame(kV1, "old"), "PX", "60000");
+  cache.flush();
+  std::this_thread::sleep_for(150ms);
+  EXPECT_EQ(got(cache, kUserA), "new/fill");
+}
+
 TEST_P(CacheCoherence, AFlushedDatabaseOrGarbageOnTheChannelBreaksNothing) {
   ByteCache cache = table(client(), options(GetParam()));
   raw("SET", key(kUserA), frame(kV1, "one"), "PX", "60000");

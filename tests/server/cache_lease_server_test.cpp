@@ -393,6 +393,19 @@ TEST_F(CacheLease, WhileTheServerIsAwayEachLoadsForItself) {
   EXPECT_EQ(source.loads(), 1);
 }
 
+// The row that was not good enough has to be named with the question for the lease, or the answer is always to read it.
+TEST_F(CacheLease, ARowOlderThanAMessageIsLoadedAnew) {
+  Source source;
+  source.set(kUserA, "new", kV2);
+  const ByteCache cache = table(client(), shared(60s), source.loader());
+  EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
+  raw("SET", key(kUserA), frame(kV1, "old"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserA), "new/fill");
+  EXPECT_EQ(stored(kUserA), frame(kV2, "new"));
+  EXPECT_EQ(source.loads(), 1);
+  EXPECT_TRUE(eventually([&] { return !leased(kUserA); }));
+}
+
 TEST_F(CacheLease, ClosingEndsTheWait) {
   Source source;
   source.set(kUserA, "one");

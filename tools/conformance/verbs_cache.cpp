@@ -86,7 +86,8 @@ class CacheCaller {
       for (const auto& [id, value] : loader->as_object())
         known.values.emplace(id, value);
     }
-    auto opened = ByteCache::open(client_, options, known);
+    // A table without a loader takes from L2 whatever is there, also what is older than a message.
+    auto opened = ByteCache::open(client_, options, has("loader") ? LoadBytes(known) : LoadBytes());
     if (!opened)
       return refused(opened.error());
     tables().push_back({client_.core(), text("name"), *std::move(opened)});

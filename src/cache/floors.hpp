@@ -1,0 +1,64 @@
+// What a shard has heard of ids lately, also of those that it has no row of: L2 may still have something older, or get it
+// from a load that was slow. With the shard's mutex.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+
+#include "cache/l1.hpp"
+
+namespace echomq {
+inline namespace v1 {
+namespace cache {
+
+class Floors {
+ public:
+  static constexpr std::size_t kMost = 1024;  // then those are forgotten of which nothing was heard for longest
+
+  /// Nothing older than `version` is good until then.
+  void raise(std::uint64_t id, std::uint64_t version, Ticks now, Ticks until) {
+    const auto [at, fresh] = floors_.try_emplace(id);
+    Floor& floor = at->second;
+    floor.version = std::max(floor.version, version);
+    floor.until = std::max(floor.until, until);
+    if (fresh) {
+      floor.place = order_.insert(order_.end(), id);
+    } else {
+      order_.splice(order_.end(), order_, floor.place);
+    }
+    // A step or two each time, so that what is over goes and no call takes long.
+    for (int steps = 0; steps < 2; ++steps) {
+      const auto oldest = floors_.find(order_.front());
+      if (floors_.size() <= kMost && oldest->second.until > now)
+        return;
+      if (oldest == at)
+        return;
+      order_.pop_front();
+      floors_.erase(oldest);
+    }
+  }
+  /// 0 when nothing is known.
+  [[nodiscard]] std::uint64_t of(std::uint64_t id, Ticks now) const {
+    if (floors_.empty())
+      return 0;
+    const auto at = floors_.find(id);
+    return at != floors_.end() && at->second.until > now ? at->second.version : 0;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return floors_.size(); }
+
+ private:
+  struct Floor {
+    std::uint64_t version = 0;
+    Ticks until = 0;
+    std::list<std::uint64_t>::iterator place;
+  };
+  std::unordered_map<std::uint64_t, Floor> floors_;
+  std::list<std::uint64_t> order_;  // the ids, each once, by when they were heard of last
+};
+
+}  // namespace cache
+}  // namespace v1
+}  // namespace echomq

@@ -1,0 +1,61 @@
+// What a shard has heard of ids lately.
+#include "cache/floors.hpp"
+
+#include <gtest/gtest.h>
+
+namespace echomq {
+namespace {
+
+using cache::Floors;
+
+TEST(CacheFloors, TheNewestHoldsUntilItsTime) {
+  Floors floors;
+  EXPECT_EQ(floors.of(1, 0), 0U);
+  floors.raise(1, 10, 0, 100);
+  floors.raise(1, 7, 50, 150);
+  EXPECT_EQ(floors.of(1, 149), 10U);
+  EXPECT_EQ(floors.of(1, 150), 0U);
+  EXPECT_EQ(floors.of(2, 50), 0U);
+}
+
+TEST(CacheFloors, ALaterShorterTimeDoesNotEndALongerOne) {
+  Floors floors;
+  floors.raise(1, 10, 0, 1000);
+  floors.raise(1, 11, 5, 100);
+  EXPECT_EQ(floors.of(1, 500), 11U);
+}
+
+TEST(CacheFloors, WhatIsOverGoesAndWhatIsRaisedAgainStays) {
+  Floors floors;
+  for (std::uint64_t id = 1; id <= 100; ++id)
+    floors.raise(id, id, 0, 10);
+  floors.raise(1, 5, 5, 1000);
+  for (std::uint64_t id = 201; id <= 400; ++id)
+    floors.raise(id, id, 20, 1000);
+  EXPECT_EQ(floors.of(1, 20), 5U);
+  EXPECT_EQ(floors.of(2, 5), 0U) << "gone, not only over";
+  EXPECT_EQ(floors.of(400, 20), 400U);
+  EXPECT_EQ(floors.size(), 201U);
+}
+
+TEST(CacheFloors, AHotIdDoesNotDriveOutTheOthers) {
+  Floors floors;
+  floors.raise(1, 1, 0, 1'000'000);
+  for (std::uint64_t i = 0; i < 100'000; ++i)
+    floors.raise(2, i, i, i + 1'000'000);
+  EXPECT_EQ(floors.of(1, 100'000), 1U);
+  EXPECT_EQ(floors.of(2, 100'000), 99'999U);
+}
+
+TEST(CacheFloors, TheNewestThousandAreKnownAndNoMore) {
+  Floors floors;
+  for (std::uint64_t id = 1; id <= 100'000; ++id)
+    floors.raise(id, id, 0, 1000);
+  EXPECT_EQ(floors.size(), Floors::kMost);
+  for (std::uint64_t id = 100'000 - Floors::kMost + 1; id <= 100'000; ++id)
+    ASSERT_EQ(floors.of(id, 0), id);
+  EXPECT_EQ(floors.of(100'000 - Floors::kMost, 0), 0U);
+}
+
+}  // namespace
+}  // namespace echomq
