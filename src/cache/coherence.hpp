@@ -22,17 +22,30 @@ namespace echomq {
 inline namespace v1 {
 namespace cache {
 
-class CoherenceLink final : public client::MapWatcher, public std::enable_shared_from_this<CoherenceLink> {
+/// What a table asks of the connection on which it hears. Apart, so that a test can play it.
+class Hearing {
+ public:
+  virtual ~Hearing() = default;
+  /// Sends on that connection, in step with what is heard on it; takes over the reference.
+  virtual void submit(detail::Call* call, bool may_block) = 0;
+  /// The node says that it does not serve the slot (any more). L1 is off until the right one has confirmed.
+  virtual void misplaced() = 0;
+  virtual void close() = 0;
+};
+
+class CoherenceLink final : public Hearing,
+                            public client::MapWatcher,
+                            public std::enable_shared_from_this<CoherenceLink> {
  public:
   CoherenceLink(Coherence mode, const TableKeys& keys, std::weak_ptr<CoherenceSink> sink);
 
   /// Connects and waits until the server has confirmed. Errors: unreachable, requires_resp3, the server's.
   [[nodiscard]] Result<void> start(client::LiveCore& core);
-  void close();
+  void submit(detail::Call* call, bool may_block) override { link()->submit(call, may_block); }
+  void close() override;
   /// Null before `start`.
   [[nodiscard]] std::shared_ptr<wire::Link> link() const;
-  /// The node says that it does not serve the slot (any more). L1 is off until the right one has confirmed.
-  void misplaced();
+  void misplaced() override;
 
   void map_changed() override;
 

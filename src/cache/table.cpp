@@ -89,16 +89,18 @@ Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions op
     table->armed();
     return table;
   }
-  table->coherence_ =
+  auto link =
       std::make_shared<CoherenceLink>(table->options_.coherence, table->keys_, std::weak_ptr<CoherenceSink>(table));
-  if (auto started = table->coherence_->start(table->core()); !started) {
+  table->hear_by(link);
+  if (auto started = link->start(static_cast<client::LiveCore&>(*table->core_)); !started) {
     table->close();
     return std::unexpected<Error>(std::move(started).error());
   }
   return table;
 }
 
-Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async)
+Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async,
+             const std::atomic<std::uint64_t>* time)
     : core_(std::move(core)),
       options_(std::move(options)),
       keys_(options_.table),
@@ -108,7 +110,8 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
       deadlines_(options_.load_deadline),
       lease_turns_(options_.load_lease / 3),
       token_salt_((std::uint64_t{std::random_device()()} << 32) | std::random_device()()),
-      opened_ms_(coarse_ms()),
+      time_(time),
+      opened_ms_(time != nullptr ? time->load() : coarse_ms()),
       brand_(brand_of(*BrandedId::encode(options_.kind, 0))),
       hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()),
       refresh_margin_(static_cast<Ticks>(static_cast<double>(options_.ttl.count()) * options_.refresh_ahead)) {
@@ -122,8 +125,11 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
 
 Table::~Table() { close(); }
 
-client::LiveCore& Table::core() const noexcept { return static_cast<client::LiveCore&>(*core_); }
-Ticks Table::now() const noexcept { return coarse_ms() - opened_ms_; }
+Ticks Table::now() const noexcept {
+  if (time_ != nullptr) [[unlikely]]
+    return time_->load(std::memory_order_relaxed) - opened_ms_;
+  return coarse_ms() - opened_ms_;
+}
 
 Result<void> Table::check_kind(const BrandedId& id) const {
   if (id.brand() == options_.kind)
@@ -323,9 +329,9 @@ detail::Source* Table::drives() const noexcept {
   // again by the library's thread only at its next tick: the pushes of tracking would wait.
   if (options_.coherence == Coherence::tracking || load_ || load_async_)
     return nullptr;
-  return core().source();
+  return core_->source();
 }
-detail::Target* Table::continues_on() const noexcept { return &core().callbacks(); }
+detail::Target* Table::continues_on() const noexcept { return core_->continuations(); }
 
 void Table::send_main(Exchange* call, milliseconds deadline, ReadBy reader) {
   call->retain();
@@ -342,7 +348,7 @@ void Table::send(Exchange* call, milliseconds deadline, ReadBy reader) {
   call->default_target = continues_on();
   call->repeat = Repeat::safe;
   call->deadline = detail::Clock::now() + deadline;
-  coherence_->link()->submit(call, !detail::on_library_thread());
+  coherence_->submit(call, !detail::on_library_thread());
 }
 
 void Table::put_script(const BrandedId& id, const BrandedId& version, std::string_view value, milliseconds lives,

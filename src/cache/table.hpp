@@ -27,9 +27,6 @@
 
 namespace echomq {
 inline namespace v1 {
-namespace client {
-class LiveCore;
-}  // namespace client
 namespace cache {
 
 using LoadedBytes = Result<std::optional<Loaded<std::string>>>;
@@ -38,8 +35,12 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
  public:
   [[nodiscard]] static Result<std::shared_ptr<Table>> open(const Client& client, CacheOptions options, LoadBytes load,
                                                            LoadBytesAsync load_async);
-  Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async);
+  /// `time`, where a test gives it, is read in place of the clock: milliseconds.
+  Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async,
+        const std::atomic<std::uint64_t>* time = nullptr);
   ~Table();
+  /// Before anything else is called: what the table hears by.
+  void hear_by(std::shared_ptr<Hearing> hearing) { coherence_ = std::move(hearing); }
 
   [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) noexcept;
   [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into);
@@ -162,7 +163,6 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   using End = Exchange::End;
 
   // table.cpp
-  [[nodiscard]] client::LiveCore& core() const noexcept;
   [[nodiscard]] Ticks now() const noexcept;
   void count_hit() noexcept;
   [[nodiscard]] std::size_t shard_number(std::uint64_t hash) const noexcept { return (hash >> 40) & last_shard_; }
@@ -266,10 +266,11 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   std::optional<Subscription> loads_heard_;
   const std::uint64_t token_salt_;
   std::atomic<std::uint64_t> tokens_{0};
-  std::shared_ptr<CoherenceLink> coherence_;
+  std::shared_ptr<Hearing> coherence_;
   std::atomic<bool> closed_{false};
   // All that a hit reads of the table, in one line.
-  alignas(64) const std::uint64_t opened_ms_;
+  alignas(64) const std::atomic<std::uint64_t>* const time_;  // null: the clock
+  const std::uint64_t opened_ms_;
   const std::uint32_t brand_;  // of the kind
   std::uint32_t last_shard_ = 0;
   std::unique_ptr<L1::Front[]> fronts_;

@@ -32,7 +32,7 @@ Reply<CachePut> Table::put(const BrandedId& id, std::string_view value, const Ca
     call->settle(std::move(outcome));
     call->release();
   });
-  call->source = core().source();
+  call->source = core_->source();
   return reply_of(call);
 }
 
@@ -65,7 +65,7 @@ Reply<std::vector<Result<CachePut>>> Table::put_many(std::span<const CachePutIte
       end(std::unexpected<Error>(encoded[i].error()));
     }
   }
-  call->source = core().source();
+  call->source = core_->source();
   return reply_of(call);
 }
 
@@ -187,7 +187,7 @@ Reply<void> Table::invalidate(const BrandedId& id) {
   const auto lease = keys_.lease(id);
   const bool on_main = options_.coherence != Coherence::tracking;
   if (on_main)
-    call->source = core().source();
+    call->source = core_->source();
   // With the lease: what another process loads now was read before this.
   Exchange* deletion = options_.load_lease.count() > 0
                            ? Exchange::command(std::move(end), "DEL", key.view(), lease.view())

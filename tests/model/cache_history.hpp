@@ -1,0 +1,46 @@
+// What several tables of a cache did and said, and whether that may be: a checker of histories of versions.
+//
+// Versions of an id are one order, that of the source of truth. A table is right when it behaves like a register that only
+// grows, as far as it can know: what it reads is at least what it was told, what it has written and what it has read
+// before; and whatever nobody told it of it still reads once its time is over.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace echomq::model {
+
+/// One event. `begin` and `end` are stamps of one order that all tables share (steps, or nanoseconds of one clock).
+struct CacheEvent {
+  enum class Kind : std::uint8_t {
+    written,  ///< the source of truth has `version` (a value, or `absent`: none) from `begin` on
+    placed,   ///< a put of `version` through `table` was answered as stored or superseded: L2 has it, or a newer one
+    heard,    ///< at `end` the table had been told of `version`
+    read,     ///< an answer
+  };
+  Kind kind = Kind::read;
+  int table = 0;
+  int id = 0;
+  std::uint64_t version = 0;  ///< of an absent answer nothing
+  bool absent = false;
+  bool stale = false;  ///< the answer was marked so
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t begin_ms = 0;
+  std::int64_t end_ms = 0;
+};
+
+/// What is asked of a history.
+struct CacheBounds {
+  std::int64_t fresh_ms = 0;  ///< after so long since a newer version was placed no answer is older
+  std::int64_t stale_ms = 0;  ///< nor one marked stale
+  bool heard = true;  ///< what a table was told holds for ever: not where that says no version, and rows are deleted
+  bool read = true;   ///< what it has read, too: not where rows are deleted, for L2 may then get older ones
+};
+
+/// The first read that may not be, and why; nothing when all may.
+[[nodiscard]] std::optional<std::string> find_violation(const std::vector<CacheEvent>& history, CacheBounds bounds);
+
+}  // namespace echomq::model

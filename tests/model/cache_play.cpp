@@ -1,0 +1,613 @@
+// Random histories of cache tables over a played server.
+#include "model/cache_play.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <list>
+#include <memory>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "model/cache_history.hpp"
+#include "model/cache_server.hpp"
+
+namespace echomq::model {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kIds = 2;
+constexpr std::array<BrandedId, kIds> kId = {BrandedId{"USR0NgWEfAE00A"}, BrandedId{"USR0NgWEfAE00B"}};
+constexpr std::uint64_t kTtl = 400;
+constexpr std::uint64_t kStale = 800;
+/// No request and no load takes longer.
+constexpr std::uint64_t kPatience = 60;
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t below(std::uint64_t bound) { return next() % bound; }
+  bool one_in(std::uint64_t count) { return below(count) == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+[[nodiscard]] std::string key_of(int id) { return "ecc:{t}:" + std::string(kId[static_cast<std::size_t>(id)].text()); }
+[[nodiscard]] BrandedId version_of(std::uint64_t number) { return *BrandedId::encode("EVT", number); }
+
+/// One history. All that happens happens on this thread, chosen by one row of random numbers.
+class Play {
+ public:
+  Play(std::uint64_t seed, Hears hears, CacheCount& count, std::vector<std::string>* trace)
+      : random_(seed), hears_(hears), count_(count), trace_(trace) {}
+
+  std::optional<std::string> run() {
+    lossy_ = random_.one_in(3);
+    deletes_ = random_.one_in(3);
+    for (int i = 0; i < kIds; ++i) {
+      source_.push_back({});
+      if (random_.one_in(2))
+        write_source(i, false);
+    }
+    const std::size_t tables = 1 + random_.below(3);
+    for (std::size_t i = 0; i < tables; ++i)
+      actors_.push_back(std::make_unique<Actor>(*this, static_cast<int>(i), options()));
+    const std::uint64_t steps = 20 + random_.below(150);
+    for (std::uint64_t i = 0; i < steps && !wrong_; ++i)
+      act();
+    settle();
+    const std::int64_t slack = 3 * kPatience + 16;
+    if (auto broken = find_violation(history_, {.fresh_ms = kTtl + slack,
+                                                .stale_ms = kTtl + kStale + slack,
+                                                .heard = !deletes_ || hears_ != Hears::tracking,
+                                                .read = !deletes_}))
+      return broken;
+    return wrong_;
+  }
+
+ private:
+  struct State {
+    std::uint64_t version = 0;
+    bool absent = true;
+  };
+  struct Load {
+    int id;
+    LoadDone done;
+    std::optional<State> read;
+    std::uint64_t since;
+  };
+  /// A writer between its put and its message.
+  struct Placing {
+    int table;
+    int id;
+    std::uint64_t version;
+    std::int64_t begin;
+    Reply<CachePut> reply;
+  };
+  struct Actor;
+  struct Waiter final : detail::CacheWaiter {
+    Waiter(Actor& its_actor, int its_id, std::int64_t its_begin) : actor(its_actor), id(its_id), begin(its_begin) {}
+    void answer(Result<CachedBytes> answer) noexcept override { actor.play.answered(*this, std::move(answer)); }
+    Actor& actor;
+    int id;
+    std::int64_t begin;
+    std::int64_t begin_ms = 0;
+    bool done = false;
+  };
+  /// A process: a table and its connections.
+  struct Actor {
+    Actor(Play& its_play, int its_number, CacheOptions with)
+        : play(its_play),
+          number(its_number),
+          options(with),
+          main(play.server_, CacheConnection::Listens::no),
+          hearing(play.server_, play.hears_ == Hears::tracking ? CacheConnection::Listens::to_changes
+                                                               : CacheConnection::Listens::to_channel),
+          core(std::make_shared<CacheCore>(main, play.ids_)) {
+      table = std::make_shared<cache::Table>(
+          core, with, nullptr,
+          [this](const BrandedId& id, LoadDone done) {
+            const int which = id == kId[0] ? 0 : 1;
+            play.note([&] { return name() + " begins to load " + std::to_string(which); });
+            play.loads_.push_back({which, std::move(done), {}, play.server_.time});
+          },
+          &play.server_.time);
+      if (with.coherence == Coherence::none) {
+        table->armed();
+        return;
+      }
+      table->hear_by(std::make_shared<CacheHearing>(hearing));
+      hearing.on_push = [this](const resp::View& push, const CacheConnection::Versions& versions) {
+        heard(push, versions);
+      };
+      hearing.on_confirmed = [this](const CacheConnection::Versions& versions) {
+        table->armed();
+        play.note([&] { return name() + " hears again"; });
+        told(versions);
+      };
+      hearing.listen();
+      hearing.execute();
+      hearing.deliver();
+    }
+    ~Actor() { table->close(); }
+
+    [[nodiscard]] std::string name() const { return "table " + std::to_string(number); }
+    [[nodiscard]] bool coherent() const { return options.coherence != Coherence::none; }
+    void heard(const resp::View& push, const CacheConnection::Versions& versions) {
+      cache::read_push(push, "ecc:{t}:", "ecc:{t}:coh", *table);
+      if (options.coherence == Coherence::tracking) {
+        play.note([&] { return name() + " is told of changes"; });
+        return told(versions);
+      }
+      const resp::View payload = push.at(2);
+      const auto message = CoherenceMessage::parse(*payload.as_text());
+      told(message->id, message->version.value());
+    }
+    void told(const CacheConnection::Versions& versions) {
+      for (int id = 0; id < kIds; ++id) {
+        if (const auto at = versions.find(key_of(id)); at != versions.end())
+          told(kId[static_cast<std::size_t>(id)], at->second);
+      }
+    }
+    void told(const BrandedId& id, std::uint64_t version) {
+      const int which = id == kId[0] ? 0 : 1;
+      play.note(
+          [&] { return name() + " has heard of " + std::to_string(which) + " version " + std::to_string(version); });
+      play.record(
+          {.kind = CacheEvent::Kind::heard, .table = number, .id = which, .version = version, .end = ++play.step_});
+    }
+
+    Play& play;
+    const int number;
+    const CacheOptions options;
+    CacheConnection main;
+    CacheConnection hearing;
+    std::shared_ptr<CacheCore> core;
+    std::shared_ptr<cache::Table> table;
+  };
+  struct Job {
+    Actor* to;
+    int id;
+    std::uint64_t version;
+  };
+
+  template <typename Text>
+  void note(const Text& text) {
+    if (trace_ != nullptr)
+      trace_->push_back(std::to_string(step_) + " @" + std::to_string(server_.time) + ": " + text());
+  }
+  void record(CacheEvent event) { history_.push_back(event); }
+
+  [[nodiscard]] CacheOptions options() {
+    CacheOptions out{.table = "t", .kind = "USR", .ttl = milliseconds(kTtl)};
+    out.jitter = random_.one_in(2) ? 0 : 0.5;
+    out.negative_ttl = milliseconds(random_.one_in(2) ? 0 : kTtl / 2);
+    constexpr std::size_t kSizes[] = {0, 100, 300, 65536, 65536, 65536};
+    out.l1_bytes = kSizes[random_.below(6)];
+    out.coherence = hears_ == Hears::broadcast  ? Coherence::broadcast
+                    : hears_ == Hears::tracking ? Coherence::tracking
+                                                : Coherence::none;
+    out.outage = random_.one_in(4) ? CacheOutage::fail : CacheOutage::load;
+    if (random_.one_in(3)) {
+      out.serve_stale = random_.one_in(2) ? ServeStale::at_once : ServeStale::on_failure;
+      out.stale = milliseconds(kStale);
+    }
+    out.refresh_ahead = random_.one_in(3) ? 0.5 : 0;
+    out.load_backoff = milliseconds(random_.one_in(4) ? 30 : 0);
+    return out;
+  }
+
+  // Steps.
+
+  void act() {
+    Actor& actor = *actors_[random_.below(actors_.size())];
+    const auto id = static_cast<int>(random_.below(kIds));
+    switch (random_.below(24)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4: read(actor, id); break;
+      case 5: read_both(actor); break;
+      case 6: peek(actor, id); break;
+      case 7:
+      case 8: write(actor, id); break;
+      case 9:
+        if (deletes_)
+          invalidate(actor, id);
+        break;
+      case 10:
+        if (deletes_)
+          retire(actor, id);
+        break;
+      case 11: advance(random_.one_in(5) ? 1 + random_.below(kTtl) : 1 + random_.below(30)); break;
+      case 12: break_something(actor); break;
+      case 13:
+        if (!jobs_.empty())
+          take_job();
+        break;
+      default: progress(); break;
+    }
+    look();
+  }
+
+  [[nodiscard]] std::uint64_t oldest() const {
+    std::uint64_t since = server_.time;
+    for (const auto& actor : actors_) {
+      if (const auto at = actor->main.waits_since())
+        since = std::min(since, *at);
+      if (const auto at = actor->hearing.waits_since())
+        since = std::min(since, *at);
+    }
+    for (const Load& load : loads_)
+      since = std::min(since, load.since);
+    return since;
+  }
+
+  void advance(std::uint64_t by) {
+    for (int i = 0; i < 1000 && server_.time + by > oldest() + kPatience; ++i) {
+      for (auto& actor : actors_) {
+        if (!actor->main.up())
+          actor->main.reconnect();
+        if (!actor->hearing.up())
+          notice(*actor);
+      }
+      progress();
+      look();
+    }
+    server_.time += by;
+    server_.expire();
+    note([&] { return "time passes: " + std::to_string(by); });
+  }
+
+  void read(Actor& actor, int id) {
+    const std::int64_t begin = ++step_;
+    ++count_.reads;
+    auto& waiter = waiters_.emplace_back(actor, id, begin);
+    waiter.begin_ms = static_cast<std::int64_t>(server_.time.load());
+    note([&] { return actor.name() + " asks for " + std::to_string(id); });
+    CachedBytes hit;
+    if (actor.table->hit(kId[static_cast<std::size_t>(id)], hit)) {
+      ++count_.hits;
+      return waiter.answer(std::move(hit));
+    }
+    detail::CacheWaiter* const one = &waiter;
+    actor.table->fetch({&kId[static_cast<std::size_t>(id)], 1}, {&one, 1});
+  }
+
+  void read_both(Actor& actor) {
+    std::array<detail::CacheWaiter*, kIds> all{};
+    const std::int64_t begin = ++step_;
+    note([&] { return actor.name() + " asks for both"; });
+    for (int id = 0; id < kIds; ++id) {
+      auto& waiter = waiters_.emplace_back(actor, id, begin);
+      waiter.begin_ms = static_cast<std::int64_t>(server_.time.load());
+      all[static_cast<std::size_t>(id)] = &waiter;
+    }
+    actor.table->fetch(kId, all);
+  }
+
+  void peek(Actor& actor, int id) {
+    const std::int64_t begin = ++step_;
+    CachedBytes row;
+    if (!actor.table->peek(kId[static_cast<std::size_t>(id)], row))
+      return;
+    auto& waiter = waiters_.emplace_back(actor, id, begin);
+    waiter.begin_ms = static_cast<std::int64_t>(server_.time.load());
+    waiter.answer(std::move(row));
+  }
+
+  void answered(Waiter& waiter, Result<CachedBytes> answer) {
+    if (waiter.done) {
+      wrong_ = "a reader was answered twice";
+      return;
+    }
+    waiter.done = true;
+    note([&] {
+      std::string text = waiter.actor.name() + " answers the read of " + std::to_string(waiter.begin) + " of " +
+                         std::to_string(waiter.id) + ": ";
+      if (!answer)
+        return text + answer.error().message();
+      return text + answer->value.value_or("nothing") + " " + std::string(to_string(answer->from));
+    });
+    if (!answer)
+      return;
+    CacheEvent event{.kind = CacheEvent::Kind::read, .table = waiter.actor.number, .id = waiter.id};
+    event.absent = !answer->value.has_value();
+    event.stale = answer->from == CacheFrom::stale;
+    event.begin = waiter.begin;
+    event.end = ++step_;
+    event.begin_ms = waiter.begin_ms;
+    if (!event.absent) {
+      event.version = answer->version.value();
+      if (*answer->value != "v" + std::to_string(event.version))
+        wrong_ = "version " + std::to_string(event.version) + " came with the value of another: " + *answer->value;
+    }
+    record(event);
+  }
+
+  State& write_source(int id, bool absent) {
+    State& state = source_[static_cast<std::size_t>(id)];
+    state = {++ids_, absent};
+    record({.kind = CacheEvent::Kind::written, .id = id, .version = state.version, .absent = absent, .begin = ++step_});
+    note([&] {
+      return "the source has " + std::string(absent ? "nothing" : "a value") + " of " + std::to_string(id) +
+             ", version " + std::to_string(state.version);
+    });
+    return state;
+  }
+
+  void write(Actor& actor, int id) {
+    const std::uint64_t version = write_source(id, false).version;
+    const std::int64_t begin = ++step_;
+    note([&] { return actor.name() + " puts " + std::to_string(version); });
+    placings_.push_back({actor.number, id, version, begin,
+                         actor.table->put(kId[static_cast<std::size_t>(id)], "v" + std::to_string(version),
+                                          {.version = version_of(version)})});
+  }
+
+  /// A change without a value: the row goes, and others are told.
+  void retire(Actor& actor, int id) {
+    const std::uint64_t version = write_source(id, random_.one_in(2)).version;
+    actor.main.post({"EVALSHA", "", "1", key_of(id), std::string(version_of(version).text())});
+    tell(actor, id, version);
+  }
+
+  void invalidate(Actor& actor, int id) {
+    note([&] { return actor.name() + " invalidates " + std::to_string(id); });
+    invalidations_.push_back(actor.table->invalidate(kId[static_cast<std::size_t>(id)]));
+  }
+
+  void tell(Actor& from, int id, std::uint64_t version) {
+    if (lossy_ && random_.one_in(3)) {
+      note([&] { return "nobody is told of " + std::to_string(version); });
+      return;
+    }
+    if (hears_ == Hears::broadcast) {
+      from.main.post(
+          {"PUBLISH", "ecc:{t}:coh", CoherenceMessage{kId[static_cast<std::size_t>(id)], version_of(version)}.text()});
+    } else if (hears_ == Hears::job_lane) {
+      // One consumer a queue: here each table has one. At least once, in any order.
+      for (auto& actor : actors_) {
+        for (std::uint64_t times = 1 + random_.below(2); times > 0; --times)
+          jobs_.push_back({actor.get(), id, version});
+      }
+    }
+  }
+
+  void take_job() {
+    const auto at = jobs_.begin() + static_cast<std::ptrdiff_t>(random_.below(jobs_.size()));
+    const Job job = *at;
+    jobs_.erase(at);
+    (void)job.to->table->apply(kId[static_cast<std::size_t>(job.id)], version_of(job.version));
+    job.to->told(kId[static_cast<std::size_t>(job.id)], job.version);
+  }
+
+  void break_something(Actor& actor) {
+    switch (random_.below(6)) {
+      case 0:
+        note([&] { return actor.name() + " loses its main connection"; });
+        actor.main.reconnect();
+        break;
+      case 1:
+        if (actor.coherent() && actor.hearing.up()) {
+          note([&] { return "the hearing of " + actor.name() + " is cut"; });
+          actor.hearing.cut();
+        }
+        break;
+      case 2:
+        if (!actor.hearing.up())
+          notice(actor);
+        break;
+      case 3: {
+        CacheConnection& one = random_.one_in(2) ? actor.main : actor.hearing;
+        if (one.can_fail()) {
+          note([&] { return "a call of " + actor.name() + " fails"; });
+          one.fail_oldest(Error(Errc::outcome_unknown, "the play says so"), random_.one_in(2));
+        }
+        break;
+      }
+      case 4:
+        if (!deletes_)
+          break;
+        server_.run({"DEL", key_of(static_cast<int>(random_.below(kIds)))});
+        note([&] { return std::string("somebody deletes a row"); });
+        break;
+      default:
+        if (random_.one_in(3)) {
+          note([&] { return actor.name() + " flushes"; });
+          actor.table->flush();
+        }
+        break;
+    }
+  }
+
+  /// The connection is found dead and made anew.
+  void notice(Actor& actor) {
+    note([&] { return actor.name() + " notices, and reconnects"; });
+    actor.table->lost();
+    if (actor.options.serve_stale == ServeStale::never)
+      actor.told(server_.versions());  // from now on nothing of L1 is served
+    actor.hearing.reconnect();
+    actor.hearing.listen();
+  }
+
+  /// Something that is under way goes one step on.
+  void progress() {
+    for (int tries = 0; tries < 4; ++tries) {
+      Actor& actor = *actors_[random_.below(actors_.size())];
+      CacheConnection& one = random_.one_in(2) ? actor.main : actor.hearing;
+      switch (random_.below(5)) {
+        case 0:
+        case 1:
+          if (one.can_execute()) {
+            one.execute();
+            return;
+          }
+          break;
+        case 2:
+          if (one.can_deliver()) {
+            ++step_;
+            one.deliver();
+            return;
+          }
+          break;
+        case 3:
+          if (!loads_.empty())
+            return load(random_.below(loads_.size()));
+          break;
+        default:
+          if (server_.turn_open())
+            return server_.end_turn();
+          break;
+      }
+    }
+  }
+
+  void load(std::size_t which) {
+    const auto at = loads_.begin() + static_cast<std::ptrdiff_t>(which);
+    if (!at->read && random_.one_in(2)) {
+      at->read = source_[static_cast<std::size_t>(at->id)];
+      return;
+    }
+    const Load one = *at;
+    loads_.erase(at);
+    const State found = one.read.value_or(source_[static_cast<std::size_t>(one.id)]);
+    if (random_.one_in(8))
+      return one.done(fail(Errc::handler_failed, "the source is away"));
+    note([&] {
+      return "a load of " + std::to_string(one.id) + " brings " + (found.absent ? "nothing of " : "") +
+             std::to_string(found.version);
+    });
+    if (found.absent)
+      return one.done(std::optional<Loaded<std::string>>());
+    one.done(std::optional(Loaded<std::string>{"v" + std::to_string(found.version), version_of(found.version)}));
+  }
+
+  /// Calls that have ended: writers go on.
+  void look() {
+    for (auto at = placings_.begin(); at != placings_.end();) {
+      if (!at->reply.ready()) {
+        ++at;
+        continue;
+      }
+      const auto outcome = at->reply.get();
+      if (outcome) {
+        record({.kind = CacheEvent::Kind::placed,
+                .table = at->table,
+                .id = at->id,
+                .version = at->version,
+                .begin = at->begin,
+                .end = ++step_,
+                .end_ms = static_cast<std::int64_t>(server_.time.load())});
+      }
+      note([&] { return "the put of " + std::to_string(at->version) + (outcome ? " has ended" : " has failed"); });
+      tell(*actors_[static_cast<std::size_t>(at->table)], at->id, at->version);
+      at = placings_.erase(at);
+    }
+    std::erase_if(invalidations_, [](Reply<void>& one) {
+      if (!one.ready())
+        return false;
+      (void)one.get();
+      return true;
+    });
+  }
+
+  /// All that is under way comes to its end; then whoever could hear of everything holds nothing old.
+  void settle() {
+    note([&] { return std::string("all comes to rest"); });
+    for (int i = 0; i < 100'000; ++i) {
+      bool rest = loads_.empty() && placings_.empty() && jobs_.empty() && !server_.turn_open();
+      for (auto& actor : actors_) {
+        if (!actor->main.up())
+          actor->main.reconnect();
+        if (!actor->hearing.up())
+          notice(*actor);
+        rest = rest && actor->main.idle() && actor->hearing.idle();
+      }
+      if (rest)
+        break;
+      if (!jobs_.empty())
+        take_job();
+      progress();
+      look();
+    }
+    for (const Waiter& waiter : waiters_) {
+      if (!waiter.done)
+        wrong_ = "the read of " + std::to_string(waiter.begin) + " was never answered";
+    }
+    if (wrong_ || hears_ == Hears::nothing || (lossy_ && hears_ != Hears::tracking))
+      return;
+    for (auto& actor : actors_) {
+      for (int id = 0; id < kIds; ++id) {
+        CachedBytes row;
+        if (!actor->table->peek(kId[static_cast<std::size_t>(id)], row) || !row.value)
+          continue;
+        const std::uint64_t there = server_.version(key_of(id));
+        if (row.version.value() < there || (hears_ == Hears::tracking && row.version.value() != there && there != 0)) {
+          wrong_ = actor->name() + " holds version " + std::to_string(row.version.value()) + " of " +
+                   std::to_string(id) + " at rest, and the server " + std::to_string(there);
+        }
+      }
+    }
+  }
+
+  Random random_;
+  const Hears hears_;
+  CacheCount& count_;
+  std::vector<std::string>* const trace_;
+  bool lossy_ = false;
+  bool deletes_ = false;
+  std::uint64_t ids_ = std::uint64_t{1} << 40;
+  std::int64_t step_ = 0;
+  CacheServer server_;
+  std::vector<State> source_;
+  std::deque<Load> loads_;
+  std::vector<Placing> placings_;
+  std::vector<Reply<void>> invalidations_;
+  std::deque<Job> jobs_;
+  std::list<Waiter> waiters_;
+  std::vector<CacheEvent> history_;
+  std::optional<std::string> wrong_;
+  std::vector<std::unique_ptr<Actor>> actors_;  // last: gone first, and what they still answer is recorded
+};
+
+[[nodiscard]] std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+}  // namespace
+
+std::optional<std::string> play_cache(const CachePlan& plan, CacheCount& count) {
+  const std::uint64_t first = setting("ECHOMQ_MODEL_SEED", plan.first_seed);
+  const std::uint64_t histories = setting("ECHOMQ_MODEL_HISTORIES", plan.histories);
+  for (std::uint64_t seed = first; seed < first + histories; ++seed) {
+    const auto wrong = Play(seed, plan.hears, count, nullptr).run();
+    ++count.steps;
+    if (!wrong)
+      continue;
+    std::vector<std::string> trace;
+    CacheCount again;
+    (void)Play(seed, plan.hears, again, &trace).run();
+    std::ostringstream report;
+    report << *wrong << "\nseed " << seed << " (ECHOMQ_MODEL_SEED=" << seed << " ECHOMQ_MODEL_HISTORIES=1)\n";
+    for (const std::string& line : trace)
+      report << "  " << line << '\n';
+    return report.str();
+  }
+  return std::nullopt;
+}
+
+}  // namespace echomq::model
