@@ -525,7 +525,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
         told.how = 'a';
       }
     }
-    if (outcome.answer && superseded && !flight->again) {
+    if (outcome.answer && superseded) {
       std::vector<Waiting> early;
       std::vector<Waiting> late;
       for (std::size_t i = 0; i < waiters.size(); ++i) {
@@ -535,7 +535,6 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
       }
       if (!late.empty()) {
         next = start_flight(shard, watch, flight->id);
-        next->again = true;
         for (Waiting& one : late)
           one.generation = next->generation;
         next->waiters = std::move(late);

@@ -94,7 +94,6 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::optional<std::int64_t> drops;  // of tags, when L2 was read
     std::chrono::steady_clock::time_point drops_read;
     int reads = 0;
-    bool again = false;     // on behalf of those whom an older answer was not for: whatever comes is theirs
     bool corrupt = false;   // L2 holds bytes that are no frame
     bool outdated = false;  // L2 holds less than was heard of
     bool in_step = false;   // L2 is read on the connection that hears: pushes before the answer are of before it

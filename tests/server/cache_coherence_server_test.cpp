@@ -1,4 +1,7 @@
 // Tables that hear of each other: broadcast, tracking, the job lane; a lost connection empties L1 at once.
+#include <mutex>
+#include <vector>
+
 #include "echomq/queue.hpp"
 #include "server/cache_fixture.hpp"
 #include "support/proxy.hpp"
@@ -150,6 +153,44 @@ TEST_F(CacheServerTest, WhoAsksBetweenTwoMessagesIsNotGivenWhatIsOlderThanTheFir
   source.release();
   EXPECT_EQ(said(before.get()), "old/fill");
   EXPECT_EQ(said(between.get()), "new/fill");
+}
+
+// A flight on behalf of those who had asked after a message answered all with what it brought, also who asked after a
+// second one, which came while it ran.
+TEST_F(CacheServerTest, WhoAsksAfterASecondMessageIsNotGivenWhatIsOlderByTheSecondFlight) {
+  std::mutex mutex;
+  std::vector<LoadDone> loads;
+  const auto begun = [&] {
+    const std::lock_guard lock(mutex);
+    return loads.size();
+  };
+  const auto bring = [&](std::size_t which, const char* value, const BrandedId& version) {
+    std::unique_lock lock(mutex);
+    const LoadDone done = loads.at(which);
+    lock.unlock();
+    done(std::optional(Loaded<std::string>{value, version}));
+  };
+  auto opened = ByteCache::open_async(client(), options(), [&](const BrandedId&, LoadDone done) {
+    const std::lock_guard lock(mutex);
+    loads.push_back(std::move(done));
+  });
+  ASSERT_TRUE(opened);
+  ByteCache cache = *std::move(opened);
+  auto first = cache.get(kUserA);
+  ASSERT_TRUE(eventually([&] { return begun() == 1; }));
+  ASSERT_TRUE(cache.apply(kUserA, kV2));
+  auto second = cache.get(kUserA);
+  bring(0, "old", kV1);
+  EXPECT_EQ(said(first.get()), "old/fill");
+  ASSERT_TRUE(eventually([&] { return begun() == 2; }));
+  ASSERT_TRUE(cache.apply(kUserA, kV3));
+  auto third = cache.get(kUserA);
+  bring(1, "newer", kV2);
+  EXPECT_EQ(said(second.get()), "newer/fill");
+  ASSERT_TRUE(eventually([&] { return begun() == 3; }));
+  bring(2, "newest", kV3);
+  EXPECT_EQ(said(third.get()), "newest/fill");
+  EXPECT_EQ(got(cache, kUserA), "newest/hit");
 }
 
 // A message for an id without a row was forgotten: when L2 had something older, from a load that was slow or because the
