@@ -123,6 +123,13 @@ void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
   // Before the rows: a drop that comes later is counted later.
   if (options_.tags)
     writer.begin(2).part(std::string_view("GET")).part(keys_.tag_drops().view());
+  // Of several the last alone has nothing behind its row: what is heard of another may come between its row and the end.
+  if (options_.coherence == Coherence::tracking) {
+    for (const FlightPointer& flight : flights.first(flights.size() - 1)) {
+      const std::lock_guard lock(shard_of(mix(flight->id.value())).mutex);
+      flight->in_step = false;
+    }
+  }
   const auto at = std::chrono::steady_clock::now();
   for (const FlightPointer& flight : flights) {
     ++flight->reads;
