@@ -501,6 +501,12 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
         watch.evictions != flight->evictions || (watch.floor > version.value() && watch.floor > flight->floor);
     if (outcome.answer && superseded)
       counters_.superseded.fetch_add(1, std::memory_order_relaxed);
+    // Given, and perhaps neither kept here nor in L2: who asks next gets no less.
+    if (found && (superseded || (outcome.answer->from == CacheFrom::fill && !outcome.in_l2)))
+      remember(shard, id, version.value(), flight->ttl);
+    // A put that is on its way still and is older must not come after it.
+    if (found)
+      watch.floor = std::max(watch.floor, version.value());
     // What is known now ends what was known then, also where it is not kept.
     if (outcome.answer && options_.serve_stale != ServeStale::never && !shard.l1.version_of(id, now(), generation))
       shard.l1.erase(id);

@@ -329,7 +329,9 @@ void Table::fill_and_end(const FlightPointer& flight, std::string value) {
     if (newer)
       return self->read_again(flight, *newer);
     self->take_back_older(*flight);
-    self->land(flight, {std::move(answer), self->shortened(flight->ttl)});
+    Outcome outcome{std::move(answer), self->shortened(flight->ttl)};
+    outcome.in_l2 = true;
+    self->land(flight, std::move(outcome));
   };
   Exchange* call = Exchange::command(std::move(end), "EVALSHA", script.sha1, "3", row.view(), lease.view(),
                                      channel.view(), flight->token, message, flight->version.text(), ttl, value);

@@ -223,11 +223,15 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
   return Applied::stale;
 }
 
+/// With the shard's mutex. For as long as something older may come into L2, from a load that was slow, and stay there.
+void Table::remember(Shard& shard, std::uint64_t id, std::uint64_t version, milliseconds ttl) const {
+  const Ticks at = now();
+  shard.floors.raise(id, version, at, at + 2 * static_cast<Ticks>(std::max(ttl, options_.ttl).count()));
+}
+
 /// With the shard's mutex: what runs for the id must not keep anything older.
 void Table::heard_version(Shard& shard, const BrandedId& id, std::uint64_t version, milliseconds ttl) {
-  // For as long as something older may come into L2, from a load that was slow, and stay there.
-  const Ticks at = now();
-  shard.floors.raise(id.value(), version, at, at + 2 * static_cast<Ticks>(std::max(ttl, options_.ttl).count()));
+  remember(shard, id.value(), version, ttl);
   const auto found = shard.watches.find(id.value());
   if (found == shard.watches.end())
     return;

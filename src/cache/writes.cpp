@@ -94,6 +94,8 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
     ++watch.users;
     writing.generation = generation_.load(std::memory_order_seq_cst);
     writing.evictions = watch.evictions;
+    if (const auto held = shard.l1.version_of(key, now(), writing.generation))
+      watch.floor = std::max(watch.floor, *held);
   }
   const std::chrono::milliseconds lives = writing.ttl;
   auto done = [self = shared_from_this(), writing = std::move(writing), end = std::move(end)](

@@ -251,6 +251,22 @@ TEST_F(CacheServerTest, APutOlderThanAMessageIsNotKept) {
   }
 }
 
+// What was overtaken is given to those who asked before, and kept nowhere: the next who asked got what L2 had, which was less.
+TEST_F(CacheServerTest, WhatWasGivenWithoutBeingKeptIsNotFollowedByLess) {
+  Source source;
+  source.set(kUserA, "new", kV2);
+  source.hold();
+  ByteCache cache = table(client(), options(), source.loader());
+  auto before = cache.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  ASSERT_TRUE(cache.invalidate(kUserA).get());
+  raw("SET", key(kUserA), frame(kV1, "old"), "PX", "60000");
+  source.release();
+  EXPECT_EQ(said(before.get()), "new/fill");
+  EXPECT_EQ(got(cache, kUserA), "new/fill");
+  EXPECT_EQ(stored(kUserA), frame(kV2, "new"));
+}
+
 TEST_F(CacheServerTest, WithoutALoaderATableTakesWhatL2HasAlsoAfterAMessage) {
   ByteCache cache = table(client(), options());
   EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
