@@ -523,6 +523,9 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
       if ((!held || *held <= version.value()) && !shard.l1.put(row))
         counters_.too_large.fetch_add(1, std::memory_order_relaxed);
     }
+    // Nor is what this table has and is older: it was put here, and what is given now has no time left to be kept.
+    if (const auto held = shard.l1.version_of(id, now(), generation); found && held && *held < version.value())
+      shard.l1.erase(id);
     waiters.swap(flight->waiters);
     watch.flight = nullptr;
     if (flight->lease == Flight::Lease::held) {
