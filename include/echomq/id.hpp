@@ -194,6 +194,10 @@ class LaneId : public BrandedId {
   constexpr LaneId(Checked checked, const char* text) noexcept : BrandedId(checked, text) {}
 };
 
+/// A job is no lane: whoever compares the two has mixed them up. As `BrandedId` they can be compared.
+bool operator==(const JobId& job, const LaneId& lane) = delete;
+std::strong_ordering operator<=>(const JobId& job, const LaneId& lane) = delete;
+
 /// The text of a stream entry id, `<unix ms>-<tail>`, held inline.
 class EntryId {
  public:

@@ -25,6 +25,11 @@ using echomq::kMaxIdValue;
 using echomq::LaneId;
 using echomq::UnixMillis;
 
+template <typename A, typename B>
+constexpr bool equals = requires(const A& a, const B& b) { a == b; };
+template <typename A, typename B>
+constexpr bool ordered = requires(const A& a, const B& b) { a < b; };
+
 std::string text_of(const echomq::Base62& digits) { return {digits.begin(), digits.end()}; }
 UnixMillis at(std::int64_t milliseconds) { return UnixMillis{std::chrono::milliseconds{milliseconds}}; }
 
@@ -174,6 +179,10 @@ TEST(Identity, LiteralsAreCheckedByTheCompiler) {
   static_assert(EventId{}.text() == "EVT00000000000");
   static_assert(!std::is_convertible_v<LaneId, JobId> && !std::is_convertible_v<BrandedId, JobId>);
   static_assert(std::is_convertible_v<JobId, BrandedId>);
+  static_assert(equals<JobId, JobId> && equals<LaneId, LaneId> && equals<JobId, BrandedId> &&
+                equals<BrandedId, LaneId>);
+  static_assert(!equals<JobId, LaneId> && !equals<LaneId, JobId>, "the two were compared as mere ids");
+  static_assert(!ordered<JobId, LaneId> && !ordered<LaneId, JobId>);
   EXPECT_EQ(JobId::parse("JOB0KHTOWnGLuC").value(), job);
 }
 
