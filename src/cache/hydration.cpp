@@ -59,15 +59,14 @@ struct CacheHydration::State {
       } else {
         std::vector<Record>& records = page->records;
         const bool there = !records.empty() && records.front().entry == position;
-        if (there)
+        if (there) {
           records.erase(records.begin());
-        else if (!position.empty())
+        } else if (!position.empty()) {
           look_for_gap(*info, position);
+        }
         look_for_holes(*info, position);
-        if (const std::size_t good = sound(records); good < records.size())
-          placed = stop_at(records, good);
-        else
-          placed = place(records);
+        const std::size_t good = sound(records);
+        placed = good < records.size() ? stop_at(records, good) : place(records);
         if (placed && !records.empty())
           position = records.back().entry;
         read_in_all = info->top == position ? std::optional(info->appended) : std::nullopt;
@@ -83,7 +82,7 @@ struct CacheHydration::State {
           stats.last_failure = placed.error().message();
         }
         if (bad || placed.error().is(Errc::client_closed))
-          ended = std::move(placed);
+          ended = placed;
       }
       if (all) {
         ++rounds;
@@ -274,10 +273,11 @@ Result<HydrationStats> CacheHydration::wait(milliseconds limit) const {
   const bool done = state_->changed.wait_for(lock, limit, [&] {
     return state_->ended.has_value() || (state_->options.ends == HydrationEnds::never && state_->rounds >= enough);
   });
-  if (!done)
+  if (!done) {
     return fail(Errc::timeout,
                 fmt::format("the hydration is at '{}' of '{}'{}{}", state_->stats.position, state_->stats.top,
                             state_->stats.failures > 0 ? "; last failure: " : "", state_->stats.last_failure));
+  }
   if (state_->ended && !*state_->ended)
     return std::unexpected<Error>(state_->ended->error());
   return state_->stats;

@@ -146,8 +146,9 @@ Result<Transaction> Transaction::begin(Database& database) {
 }
 
 Transaction::~Transaction() {
-  if (database_ != nullptr)
-    (void)database_->run("ROLLBACK");
+  if (database_ != nullptr) {
+    [[maybe_unused]] const Result<void> gone = database_->run("ROLLBACK");
+  }
 }
 
 Result<void> Transaction::commit() {

@@ -191,7 +191,7 @@ struct CacheJournal::State {
       ECHOMQ_CHECK(transaction.commit());
     }
     // What was deleted is; that a reader or a full disk is in the way of the log's end is for the next time.
-    (void)database.run("PRAGMA wal_checkpoint(TRUNCATE)");
+    [[maybe_unused]] const Result<void> given_back = database.run("PRAGMA wal_checkpoint(TRUNCATE)");
     return static_cast<std::uint64_t>(deleted);
   }
   /// After `more` intents were written down.
@@ -253,7 +253,7 @@ struct CacheJournal::State {
     if (!there.empty()) {
       // They are told, whether it can be noted or not: without a note they are told once more.
       const std::lock_guard lock(mutex);
-      (void)mark(there);
+      [[maybe_unused]] const Result<void> noted = mark(there);
     }
     if (failed)
       return fail(*std::move(failed));
