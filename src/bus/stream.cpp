@@ -43,8 +43,14 @@ class OwnAppend final : public detail::CallOf<EventId> {
     if (!reply.is_error())
       return finish(id_);
     Error error = wire::to_error(reply.error_text());
-    if (!resent || !error.is(Errc::nonmonotonic))
+    if (!resent)
       return finish(std::unexpected<Error>(std::move(error)));
+    if (!error.is(Errc::nonmonotonic)) {
+      return finish(echomq::fail(Errc::outcome_unknown,
+                                 fmt::format("record {} was sent twice and may have been appended the first time; the "
+                                             "second: {}",
+                                             id_.text(), error.text)));
+    }
     const EntryId entry = id_.entry_id();
     const auto is_there = [id = id_](const wire::Answer& answer) -> Result<bool> {
       return answer.view.at(0).at(1).at(1).as_text() == id.text();

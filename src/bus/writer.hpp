@@ -84,6 +84,7 @@ class Writer : public std::enable_shared_from_this<Writer> {
   [[nodiscard]] bool take_ids(Batch& batch, const resp::View& reply);
   void stopped(Batch& batch, const resp::View& reply, std::vector<Settled>& settled);
   void refused(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled);
+  [[nodiscard]] static Error told_of(const WaitingRecord& record, const Batch& batch, const Error& error);
   void take_back(Batch& batch, std::size_t from);
   void go_on();
   void settle(std::vector<Settled>& settled);

@@ -24,6 +24,18 @@ constexpr std::chrono::seconds kForgotten{10};
 
 }  // namespace
 
+/// A record that may stand from before is not told an error after which it could be appended again.
+Error Writer::told_of(const WaitingRecord& record, const Batch& batch, const Error& error) {
+  // What has a key is found under it, however often it is appended.
+  if ((!record.maybe_there && !batch.resent) || batch.form == Batch::Form::keyed || !record.id ||
+      error.is(Errc::outcome_unknown))
+    return error;
+  return Error(Errc::outcome_unknown,
+               fmt::format("record {} was sent twice and may have been appended the first time; the second: {}",
+                           record.id->text(), error.text),
+               Repeat::unsafe);
+}
+
 void Writer::take_back(Batch& batch, std::size_t from) {
   again_.insert(again_.end(), batch.records.begin() + static_cast<std::ptrdiff_t>(from), batch.records.end());
   batch.records.resize(from);
@@ -139,7 +151,7 @@ void Writer::stopped(Batch& batch, const resp::View& reply, std::vector<Settled>
       return take_back(batch, 0);
     }
     for (WaitingRecord* record : batch.records)
-      settled.push_back({record, std::unexpected<Error>(error)});
+      settled.push_back({record, std::unexpected<Error>(told_of(*record, batch, error))});
     batch.records.clear();
     return;
   }
@@ -147,7 +159,7 @@ void Writer::stopped(Batch& batch, const resp::View& reply, std::vector<Settled>
   if (!appended || *appended < -1 || *appended >= static_cast<std::int64_t>(batch.records.size())) {
     const Error error = unexpected_reply("append", reply).error();
     for (WaitingRecord* record : batch.records)
-      settled.push_back({record, std::unexpected<Error>(error)});
+      settled.push_back({record, std::unexpected<Error>(told_of(*record, batch, error))});
     batch.records.clear();
     return;
   }
@@ -285,7 +297,7 @@ void Writer::failed(Batch& batch, const Error& error) {
         record->refused_alone = true;
         again_.push_back(record);
       } else {
-        settled.push_back({record, std::unexpected<Error>(error)});
+        settled.push_back({record, std::unexpected<Error>(told_of(*record, batch, error))});
       }
     }
     batch.records.clear();

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "server/bus_fixture.hpp"
+#include "support/proxy.hpp"
 
 namespace echomq::test {
 namespace {
@@ -420,6 +421,89 @@ TEST_F(BusAppend, ALostConnectionLeavesEachRecordOnceAndInOrder) {
   expect_receipts_are_entries(records, receipts);
   for (std::size_t i = 0; i < records.size(); ++i)
     ASSERT_EQ(*records[i].find("k"), std::to_string(i));
+}
+
+/// One append is on the stream and its answer has not come: what happens then is said by the test.
+class BusAppendUnanswered : public BusServerTest {
+ protected:
+  void SetUp() override {
+    BusServerTest::SetUp();
+    proxy_.emplace(server().url());
+    mine_ = Client::open(proxy_->url(), {.deadline = 3s}).value();
+    append(mine_->stream(QueueName{"q"}, StreamName{"s"}), "first");
+    proxy_->hold(Direction::to_client);
+  }
+  /// With an id of the caller's or without.
+  [[nodiscard]] Reply<EventId> send(AppendOptions options = {}) {
+    const One one("unanswered");
+    auto reply = mine_->stream(QueueName{"q"}, StreamName{"s"}).append(one.fields(), options);
+    for (const auto until = std::chrono::steady_clock::now() + 10s;
+         raw("XLEN", kKey).as_integer() != 2 && std::chrono::steady_clock::now() < until;)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(raw("XLEN", kKey).as_integer(), 2);
+    return reply;
+  }
+  void cut() {
+    proxy_->cut();
+    proxy_->release();
+  }
+
+  std::optional<Proxy> proxy_;
+  std::optional<Client> mine_;
+};
+
+TEST_F(BusAppendUnanswered, StandsOnceWhenTheServerIsBack) {
+  auto reply = send();
+  cut();
+  const auto id = reply.get();
+  ASSERT_TRUE(id) << id.error().message();
+  const auto records = all();
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[1].id, *id);
+}
+
+TEST_F(BusAppendUnanswered, IsNotSafeToRepeatWhenTheServerStaysAway) {
+  auto reply = send();
+  proxy_->refuse_new(true);
+  cut();
+  const auto id = reply.get();
+  ASSERT_FALSE(id);
+  EXPECT_TRUE(id.error().is(Errc::outcome_unknown)) << id.error().message();
+  EXPECT_EQ(id.error().repeat, Repeat::unsafe);
+}
+
+TEST_F(BusAppendUnanswered, IsNotSafeToRepeatWhenTheServerIsFullMeanwhile) {
+  for (const bool own : {false, true}) {
+    auto reply = own ? send({.id = EventId::parse("EVT0zzzzzzzzzz").value()}) : send();
+    raw("CONFIG", "SET", "maxmemory", "1");
+    cut();
+    const auto id = reply.get();
+    raw("CONFIG", "SET", "maxmemory", "0");
+    ASSERT_FALSE(id) << own;
+    EXPECT_TRUE(id.error().is(Errc::outcome_unknown)) << own << ": " << id.error().message();
+    EXPECT_EQ(id.error().repeat, Repeat::unsafe);
+    raw("XTRIM", kKey, "MAXLEN", "1");
+    proxy_->hold(Direction::to_client);
+  }
+}
+
+/// XTRIM does not move max-deleted-entry-id: the record was taken for one that had never been there, and stood again.
+TEST_F(BusAppendUnanswered, IsNotAppendedAgainWhenItWasTrimmedMeanwhile) {
+  for (const char* keeps : {"0", "1"}) {
+    auto reply = send();
+    if (*keeps == '1')
+      append("later");
+    raw("XTRIM", kKey, "MAXLEN", keeps);
+    cut();
+    const auto id = reply.get();
+    ASSERT_FALSE(id) << keeps;
+    EXPECT_TRUE(id.error().is(Errc::outcome_unknown)) << id.error().message();
+    for (const Record& record : all())
+      EXPECT_NE(*record.find("k"), "unanswered");
+    raw("DEL", kKey);
+    append("first");
+    proxy_->hold(Direction::to_client);
+  }
 }
 
 // Runs: while nobody else writes, records travel as plain XADDs; what was refused or lost is looked up by the script.
