@@ -187,7 +187,8 @@ void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply
     return;
   }
   const EntryNumber top = parse_entry(reply.at(1).as_text().value_or("")).value_or(EntryNumber{});
-  const EntryNumber deleted = parse_entry(reply.at(2).as_text().value_or("")).value_or(EntryNumber{});
+  const auto removed = [&](std::size_t at) { return parse_entry(reply.at(at).as_text().value_or("")); };
+  const EntryNumber deleted = keyed ? EntryNumber{} : std::max(removed(2), removed(4)).value_or(EntryNumber{});
   // What has a key is found under it.
   if (!keyed && (batch.resent || first->maybe_there) && deleted >= entry_number(*first->id)) {
     settled.push_back({first, fail(Errc::outcome_unknown,

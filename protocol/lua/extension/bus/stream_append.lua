@@ -6,8 +6,8 @@
 --   An entry that somebody else made under the same entry id is not it
 -- ARGV[2..] a record: entry id, number of texts that follow (even, 2 to 996), `id`, record id, field, value...
 -- Replies: [appended], all records of the call; or, when fewer,
---   [appended, top id of the stream, id up to which entries may have been removed from it (XDEL, trims), text of the refusal]; appended is -1
---   when ARGV[1] was missed
+--   [appended, top id of the stream, highest id ever deleted alone, text of the refusal, id below which entries may have been trimmed];
+--   appended is -1 when ARGV[1] was missed
 -- Refusals: ERR a record of stream_append is malformed; WRONGTYPE
 local key, count, at = KEYS[1], 0, 2
 local first = {}
@@ -24,26 +24,18 @@ while at <= #ARGV do
   at = at + (2 + texts)
 end
 
-local function later(one, other)
-  local ms, tail = string.match(one, '^(%d+)-(%d+)$')
-  local other_ms, other_tail = string.match(other, '^(%d+)-(%d+)$')
-  ms, other_ms = tonumber(ms), tonumber(other_ms)
-  return ms > other_ms or ms == other_ms and tonumber(tail) > tonumber(other_tail)
-end
-
 local function stopped(appended, why)
-  local top, removed = '0-0', '0-0'
+  local top, deleted, trimmed = '0-0', '0-0', '0-0'
   if redis.call('EXISTS', key) == 1 then
     local reply, info = redis.call('XINFO', 'STREAM', key), {}
     for i = 1, #reply, 2 do info[reply[i]] = reply[i + 1] end
-    top, removed = info['last-generated-id'], info['max-deleted-entry-id'] or removed
+    top, deleted = info['last-generated-id'], info['max-deleted-entry-id'] or deleted
     -- A trim does not move max-deleted-entry-id.
-    if info['entries-added'] and info['entries-added'] > info['length'] then
-      local gone = info['length'] == 0 and top or info['first-entry'][1]
-      if later(gone, removed) then removed = gone end
+    if info['entries-added'] and info['entries-added'] ~= info['length'] then
+      trimmed = info['length'] == 0 and top or info['first-entry'][1]
     end
   end
-  return {appended, top, removed, why}
+  return {appended, top, deleted, why, trimmed}
 end
 
 local function is_there(id, record)
