@@ -127,10 +127,11 @@ Turn delay(Stage stage, const std::string& id, const std::string& token) {
     return one("delay", keys, args, Value::error("EMQSTALE job gone"));
   if (!matches(*job, token) || job->place == Place::dead)
     return one("delay", keys, args, Value::error("EMQSTALE delay token mismatch"));
+  const bool held = job->place == Place::active;
   if (stage.queue.withdraw(id)) {
     job->place = Place::schedule;
     job->score = relative ? stage.state.now() + value : value;
-    if (counts)
+    if (counts && held)
       ++job->delays;
     stage.queue.due_wake(id);
   }

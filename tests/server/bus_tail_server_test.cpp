@@ -351,6 +351,9 @@ TEST_F(BusTail, WhatCameAndWentWhileTheConnectionWasLostIsTold) {
   ASSERT_TRUE(tail);
   append("0");
   ASSERT_EQ(seen.wait(1).size(), 1U);
+  ASSERT_TRUE(soon([&] {
+    return raw("INFO", "clients").as_text().value_or("").find("blocked_clients:1\r") != std::string_view::npos;
+  })) << "it does not wait";
   // All in one step of the server, so that nothing is left to be read.
   raw("EVAL",
       "for i = 1, 7 do redis.call('XADD', KEYS[1], '*', 'k', i) end return redis.call('XTRIM', KEYS[1], 'MAXLEN', 0)",

@@ -227,7 +227,7 @@ TEST(WorkerMetrics, TheTextIsWellFormedAndSaysWhatWasCounted) {
     ASSERT_TRUE(std::regex_match(line, match, sample)) << line;
     EXPECT_TRUE(match[1].str().starts_with(family)) << line << " under " << family;
   }
-  EXPECT_EQ(families.size(), 11U);
+  EXPECT_EQ(families.size(), 12U);
   EXPECT_EQ(text.back(), '\n');
 }
 

@@ -319,6 +319,15 @@ class Scenario {
       if (json::parse(*text, failed) != *wanted || failed)
         return "the message is " + *text;
     }
+    if (const json::value* wanted = args.if_contains("json_with")) {
+      boost::system::error_code failed;
+      const json::value got = json::parse(*text, failed);
+      for (const auto& [name, value] : wanted->as_object()) {
+        const json::value* field = got.is_object() ? got.as_object().if_contains(name) : nullptr;
+        if (!field || *field != value)
+          return "the message is " + *text;
+      }
+    }
     return {};
   }
 

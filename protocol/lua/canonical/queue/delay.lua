@@ -4,7 +4,8 @@
 -- ARGV[1] job id              ARGV[2] token
 -- ARGV[3] `in`: the value is a delay by the server's clock; anything else (`at`): it is Unix ms
 -- ARGV[4] value in ms
--- ARGV[5] optional, `count`: the row field delays counts it, so that no maximum of attempts is held against this claim
+-- ARGV[5] optional, `count`: the row field delays counts it, so that no maximum of attempts is held against this claim; not when its
+--   lease has lapsed, which was counted
 -- Replies: 1 scheduled, also when this token has already put it there (nothing is changed then).
 -- Refusals: EMQKIND job id must be JOB-namespaced; EMQSTALE job gone; EMQSTALE delay token mismatch (also for a dead job);
 --   ERR value of delay must be a number
@@ -104,7 +105,7 @@ if ARGV[3] == 'in' then
   due = now + due
 end
 redis.call('HSET', row, 'state', 'scheduled')
-if ARGV[5] == 'count' then redis.call('HSET', row, 'delays', math.floor(tonumber(fields[4]) or 0) + 1) end
+if ARGV[5] == 'count' and active then redis.call('HSET', row, 'delays', math.floor(tonumber(fields[4]) or 0) + 1) end
 redis.call('ZADD', schedule, due, id)
 if log then log('delayed', id, token, g, 'due', due) end
 -- [due_wake]

@@ -362,7 +362,8 @@ local function settle_alone(i)
     else
       verdicts[i] = 4
       if withdrawn or state ~= 'scheduled' then
-        call('HSET', row, 'state', 'scheduled', 'delays', math.floor(tonumber(fields[9]) or 0) + 1)
+        call('HSET', row, 'state', 'scheduled')
+        if active then call('HSET', row, 'delays', math.floor(tonumber(fields[9]) or 0) + 1) end
         call('ZADD', p .. 'schedule', now + tonumber(argv[at + 3]), id)
         if log then log('delayed', id, fields[1], g, 'due', now + tonumber(argv[at + 3])) end
         -- Expects p and id, just put into schedule: a parked worker sleeps until the earliest due time, so an earlier one wakes it.
