@@ -12,7 +12,7 @@ keyspace wire
 script client
 events bus archive cache
 queue
-worker
+worker journal
 serve testing
 '
 declare -A floor=()
@@ -23,7 +23,7 @@ done
 
 # Public headers that belong to one room; a header without an entry may be included from anywhere.
 declare -A room_of=(
-  [stream]=bus [group_consumer]=bus [retention]=bus [archive]=archive [archiver]=archive [bus]=bus [cache]=cache [queue]=queue [lane]=queue [flow]=queue [worker]=worker [observer]=worker
+  [stream]=bus [group_consumer]=bus [retention]=bus [archive]=archive [archiver]=archive [bus]=bus [cache]=cache [hydration]=cache [journal]=journal [queue]=queue [lane]=queue [flow]=queue [worker]=worker [observer]=worker
   [metrics]=worker)
 
 broken=0

@@ -83,7 +83,8 @@ TEST_F(Examples, Subjects) {
 
 TEST_F(Examples, WarmCache) {
   const std::string out = run("warm_cache");
-  EXPECT_THAT(out, HasSubstr("first read: Alice, from fill\nsecond read: Alice, from hit\nnobody: nothing, from fill\n"));
+  EXPECT_THAT(out,
+              HasSubstr("first read: Alice, from fill\nsecond read: Alice, from hit\nnobody: nothing, from fill\n"));
   EXPECT_THAT(out, HasSubstr("after a write: Alice B., from hit\n"));
   EXPECT_THAT(out, HasSubstr("filled from the stream: 1 rows\nfrom the stream: Bob, from hit\n"));
 }
