@@ -283,7 +283,7 @@ TEST_F(WorkerTold, ARoundOfABatchIsToldAsByAWorker) {
 TEST_F(WorkerTold, ACoroutineAsksOfItsJobAfterItWaited) {
   const JobId parent = parent_of(*queue_, "child", 60s);
   std::atomic<int> ok{0};
-  std::atomic<std::size_t> lines_now{0}, values{0};
+  std::atomic<std::size_t> lines_now{0};
   std::string given;
   auto worker = Worker::start(
       *queue_,
