@@ -17,8 +17,9 @@ if(ECHOMQ_SANITIZE)
   target_compile_options(echomq_build_flags INTERFACE -fsanitize=${ECHOMQ_SANITIZE} -fno-omit-frame-pointer
                                                       -fno-sanitize-recover=all -g1
                                                       # -O1 takes more than twice as long to compile, and the tests, which
-                                                      # mostly wait, no less to run; fuzzers do nothing but run.
-                                                      $<IF:$<BOOL:${ECHOMQ_BUILD_FUZZERS}>,-O1,-O0>)
+                                                      # mostly wait, no less to run. Fuzzers do nothing but run, and
+                                                      # targets with the property ECHOMQ_OPTIMIZED run for long too.
+                                                      $<IF:$<OR:$<BOOL:${ECHOMQ_BUILD_FUZZERS}>,$<BOOL:$<TARGET_PROPERTY:ECHOMQ_OPTIMIZED>>>,-O1,-O0>)
   target_link_options(echomq_build_flags INTERFACE -fsanitize=${ECHOMQ_SANITIZE})
 endif()
 if(ECHOMQ_BUILD_FUZZERS)
