@@ -329,9 +329,10 @@ void WaitHub::looked(const std::vector<JobId>& ids, Result<Looks> looks) {
       }
       Ended ended{id, EndedAs::gone, {}};
       auto kept = look.kept ? read_kept(id, *look.kept) : std::nullopt;
-      if (!look.state && kept)
-        ended = *std::move(kept);
-      if (look.state) {
+      if (!look.state) {
+        if (kept)
+          ended = *std::move(kept);
+      } else {
         ended.how = EndedAs::dead;
         // A flow parent that died of a child has no error of its own.
         if (look.last_error) {
