@@ -274,6 +274,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool claims_paused_ = false;  ///< after an error, until Alarm::claim
   Milliseconds claim_pause_{0};
   bool looking_ = false;
+  bool look_again_ = false;  ///< a token came beside the look in flight, and a claim that found nothing
   bool parked_ = false;
   bool riding_ = false;            ///< a claim waits behind the BLPOP, or for a place there
   std::uint64_t rides_ended_ = 0;  ///< answers to claims that waited there

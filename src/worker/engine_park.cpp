@@ -64,6 +64,7 @@ void Engine::look() {
 void Engine::looked(const Result<Look>& answer) {
   looking_ = false;
   const bool by_beat = std::exchange(by_beat_, false);
+  const bool again = std::exchange(look_again_, false);
   if (stopping_) {
     // Sent anew after a lost script it may have come behind all that the stop has said: the name is there again, and tokens
     // that stood for a due job are gone.
@@ -78,6 +79,8 @@ void Engine::looked(const Result<Look>& answer) {
     pause_claims(kFirstPause);
     return;
   }
+  if (again)
+    return look();
   due_ = answer->due ? now_ + *answer->due : TimePoint::max();
   next_promote();
   // A millisecond later, when it has lapsed for certain, and not all workers at once.
@@ -153,6 +156,7 @@ void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
   if (const std::uint64_t tokens = watch_->take_tokens(); tokens > 0) {
     counters_.wakes.fetch_add(tokens, std::memory_order_relaxed);
     token_owed_ = true;
+    look_again_ = looking_;  // a look on its way may be older than what the token told
   }
   if (stopping_ && std::exchange(token_owed_, false))
     pass_token_on();  // behind it comes whatever the claim took: handed back, with a token of its own

@@ -293,6 +293,35 @@ TEST_F(WorkerRide, ATokenIsPassedOnWhenTheLookForItsWorkFails) {
   EXPECT_TRUE(eventually([&] { return counts().completed == 2; }));
 }
 
+// A sleeping worker looks once in a beat. While the answer is on its way a token tells it of a job that will be due, and its claim
+// behind the BLPOP finds nothing yet: that look is older than the job, and nobody would come before the next beat.
+TEST_F(WorkerRide, ALookThatIsOlderThanATokenIsTakenAgain) {
+  std::atomic<bool> armed{false}, held{false};
+  Proxy* of = nullptr;
+  ProxyOptions tapping;
+  tapping.tap = [&](std::uint64_t connection, Direction direction, std::string_view bytes) {
+    if (direction == Direction::to_server && armed && bytes.find(":parked") != std::string_view::npos &&
+        !held.exchange(true))
+      of->hold(Direction::to_client, connection);
+  };
+  Proxy proxy(server_->url(), tapping);
+  of = &proxy;
+  const Client far = open(proxy.url());
+  std::atomic<bool> begun{false};
+  WorkerOptions options = riding_options();
+  options.lease = 60s;
+  options.beat = 3s;
+  Worker worker = start_on(far.queue("work"), [&](Job&) { return begun = true, Done(); }, options);
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  const std::uint64_t wakes = worker.stats().wakes;
+  armed = true;
+  ASSERT_TRUE(eventually([&] { return held.load(); }));
+  enqueue("x", {.in = 100ms});
+  ASSERT_TRUE(eventually([&] { return worker.stats().wakes == wakes + 1; }));
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return begun.load(); }, 1s));
+}
+
 TEST_F(WorkerRide, AClaimAfterItsLastMomentTakesNothing) {
   const JobId id = enqueue();
   queue::TakeRequest take{.most = 1, .lease = 1s};
