@@ -144,12 +144,15 @@ Turn hand_back(Stage stage, const std::string& id, const std::string& token) {
   if (job != nullptr && text(job->attempts) != token) {
     reply = Value::error("EMQSTALE hand_back token mismatch");
   } else if (job != nullptr && job->place == Place::active) {
+    const std::int64_t before = stage.queue.active();
     stage.queue.wait_again(*job);
     ++job->handbacks;
-    if (job->group)
+    if (job->group) {
       stage.queue.ring_rule(*job->group);
-    else
+      stage.queue.ceiling_wake(before);
+    } else {
       stage.queue.flat_wake(1);
+    }
     reply = Value::integer(1);
   }
   return one("hand_back", {stage.key("active"), stage.row(id)}, {id, token, stage.queue.base}, reply);
