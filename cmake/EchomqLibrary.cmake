@@ -32,6 +32,11 @@ function(echomq_add_objects target)
                                              CXX_EXTENSIONS OFF)
   # Calls inside the library are not meant to be replaced from outside, so the compiler may inline them.
   target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(room "${source}" DIRECTORY)
+    get_filename_component(room "${room}" NAME)
+    echomq_unite(${target} "${source}" ${room})
+  endforeach()
 endfunction()
 
 # echomq_add_shared(<target> <objects> <exported name>)

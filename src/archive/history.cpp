@@ -9,6 +9,7 @@
 #include "archive/errors.hpp"
 #include "archive/owner.hpp"
 #include "archive/range.hpp"
+#include "bus/checks.hpp"
 #include "echomq/archive.hpp"
 #include "result/try.hpp"
 
@@ -20,10 +21,6 @@ using namespace archive;
 using bus::EntryNumber;
 
 constexpr std::uint32_t kPage = 1000;
-
-[[nodiscard]] std::string text_of(const EntryNumber& entry) {
-  return fmt::format("{}-{}", entry.milliseconds, entry.tail);
-}
 
 }  // namespace
 
@@ -46,16 +43,19 @@ struct HistoryReader::State {
   bool live_done = false;
 
   [[nodiscard]] Result<void> open_archive(Span part) {
-    ECHOMQ_TRY(archive, ArchiveReader::open(
-                            store, {.from = text_of(part.low), .to = text_of(part.high), .direction = direction}));
+    ECHOMQ_TRY(archive, ArchiveReader::open(store, {.from = bus::entry_text(part.low),
+                                                    .to = bus::entry_text(part.high),
+                                                    .direction = direction}));
     return {};
   }
 
   /// A page of the live stream, then the watermark. In this order: a record that the page lacks because it was trimmed
   /// was archived, and counted so, before the page was read.
   [[nodiscard]] Result<void> read_live() {
-    ECHOMQ_TRY(Page page,
-               stream.read(text_of(span->low), text_of(span->high), {.count = kPage, .direction = direction}).get());
+    ECHOMQ_TRY(
+        Page page,
+        stream.read(bus::entry_text(span->low), bus::entry_text(span->high), {.count = kPage, .direction = direction})
+            .get());
     std::optional<EntryNumber> mark;
     if (store) {
       ECHOMQ_TRY(const std::optional<EventId> counted, stream.archived().get());
@@ -140,7 +140,7 @@ struct HistoryReader::State {
     if (!met) {
       return archive::failed(ArchiveErrc::broken,
                              fmt::format("records up to {} count as archived, and this archive does not have that one",
-                                         text_of(watermark)));
+                                         bus::entry_text(watermark)));
     }
     if (direction == Direction::newest_first) {
       span.reset();

@@ -23,11 +23,7 @@ using std::string_view;
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 /// Bytes of a segment that are read at once when all of it is checked.
-constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
-
-[[nodiscard]] std::string text_of(const EntryNumber& entry) {
-  return fmt::format("{}-{}", entry.milliseconds, entry.tail);
-}
+constexpr std::uint64_t kCheckedPiece = std::uint64_t{4} << 20;
 
 }  // namespace
 
@@ -155,7 +151,7 @@ struct ArchiveReader::State {
     if (next < span->low || span->high <= last || (last == next && loaded.end == one.size))
       return std::nullopt;
     return fmt::format("{} ends at {}, and the next file begins behind {}: what lies between is missing or damaged",
-                       one.data_name(), text_of(last), text_of(next));
+                       one.data_name(), bus::entry_text(last), bus::entry_text(next));
   }
   [[nodiscard]] Result<void> next_frame() {
     const Frame frame = forward() ? frames.front() : frames.back();
@@ -218,8 +214,8 @@ Result<ArchiveReport> verify_archive(SegmentStore& store) {
     const std::string name = segment.data_name();
     const auto fault = [&](string_view what) { report.faults.push_back(fmt::format("{}: {}", name, what)); };
     if (last && number_of(segment.behind) != *last) {
-      fault(fmt::format("begins behind {}, where {} is the last record before it", text_of(number_of(segment.behind)),
-                        text_of(*last)));
+      fault(fmt::format("begins behind {}, where {} is the last record before it",
+                        bus::entry_text(number_of(segment.behind)), bus::entry_text(*last)));
     }
     ECHOMQ_TRY(const SegmentFrames loaded, load_frames(store, segment, Trust::index));
     ++report.segments;
@@ -240,8 +236,8 @@ Result<ArchiveReport> verify_archive(SegmentStore& store) {
       if (last && frame.first <= *last)
         fault(fmt::format("the frame at byte {} repeats records", frame.at));
       if (report.first.empty())
-        report.first = text_of(frame.first);
-      report.last = text_of(frame.last);
+        report.first = bus::entry_text(frame.first);
+      report.last = bus::entry_text(frame.last);
       last = frame.last;
       ++report.frames;
       records += frame.records;
@@ -255,8 +251,8 @@ Result<ArchiveReport> verify_archive(SegmentStore& store) {
     if (loaded.seal->records != records)
       fault(fmt::format("has {} records, sealed with {}", records, loaded.seal->records));
     Digest digest;
-    for (std::uint64_t at = 0; at < segment.size; at += kPiece) {
-      ECHOMQ_TRY(const std::string bytes, store.get(name, at, std::min(kPiece, segment.size - at)));
+    for (std::uint64_t at = 0; at < segment.size; at += kCheckedPiece) {
+      ECHOMQ_TRY(const std::string bytes, store.get(name, at, std::min(kCheckedPiece, segment.size - at)));
       digest.add(bytes);
     }
     if (digest.value() != loaded.seal->xxh64)

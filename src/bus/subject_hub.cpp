@@ -18,12 +18,12 @@ using std::string_view;
 constexpr std::chrono::milliseconds kLook{1000};
 constexpr std::chrono::seconds kScan{60};
 
-struct Registry {
+struct HubRegistry {
   std::mutex mutex;
   std::map<std::pair<const client::Core*, std::string>, std::weak_ptr<SubjectHub>> hubs;  // guarded by mutex
 
-  [[nodiscard]] static Registry& get() {
-    static auto* const registry = new Registry;  // lives as long as the process: a late handle may still ask
+  [[nodiscard]] static HubRegistry& get() {
+    static auto* const registry = new HubRegistry;  // lives as long as the process: a late handle may still ask
     return *registry;
   }
 };
@@ -31,7 +31,7 @@ struct Registry {
 }  // namespace
 
 std::shared_ptr<SubjectHub> SubjectHub::of(const std::shared_ptr<client::Core>& core, const QueueName& queue) {
-  Registry& registry = Registry::get();
+  HubRegistry& registry = HubRegistry::get();
   const std::lock_guard lock(registry.mutex);
   std::weak_ptr<SubjectHub>& known = registry.hubs[{core.get(), std::string(queue.text())}];
   std::shared_ptr<SubjectHub> hub = known.lock();
@@ -55,7 +55,7 @@ SubjectHub::~SubjectHub() {
   }
   if (thread_.joinable())
     thread_.join();
-  Registry& registry = Registry::get();
+  HubRegistry& registry = HubRegistry::get();
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.hubs.find({core_.get(), std::string(keys_.queue().text())});
   if (found != registry.hubs.end() && found->second.expired())

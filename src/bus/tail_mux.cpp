@@ -33,16 +33,16 @@ constexpr std::uint32_t kPage = 500;
 /// An XREAD that CLIENT UNBLOCK does not find is about to come, or has just ended.
 constexpr unsigned kMostTries = 20;
 /// A stream is looked at for gaps no more often, and so many in one go.
-constexpr Milliseconds kLook{1000};
+constexpr Milliseconds kLookAgain{1000};
 constexpr std::size_t kMostLooks = 500;
 constexpr Milliseconds kTryAgain{5};
 
-struct Registry {
+struct MuxRegistry {
   std::mutex mutex;
   std::map<std::pair<const client::Core*, std::uint32_t>, std::weak_ptr<TailMux>> muxes;  // guarded by mutex
 
-  [[nodiscard]] static Registry& get() {
-    static auto* const registry = new Registry;  // lives as long as the process: a late handle may still ask
+  [[nodiscard]] static MuxRegistry& get() {
+    static auto* const registry = new MuxRegistry;  // lives as long as the process: a late handle may still ask
     return *registry;
   }
 };
@@ -77,7 +77,7 @@ std::shared_ptr<TailMux> TailMux::of(const std::shared_ptr<client::Core>& core, 
   const auto* live = dynamic_cast<const client::LiveCore*>(core.get());
   // A command reads streams of one slot only, whatever node they are on.
   const std::uint32_t of_slot = live != nullptr && live->in_cluster() ? slot : detail::Call::kAnySlot;
-  Registry& registry = Registry::get();
+  MuxRegistry& registry = MuxRegistry::get();
   const std::lock_guard lock(registry.mutex);
   std::weak_ptr<TailMux>& known = registry.muxes[{core.get(), of_slot}];
   std::shared_ptr<TailMux> mux = known.lock();
@@ -91,7 +91,7 @@ std::shared_ptr<TailMux> TailMux::of(const std::shared_ptr<client::Core>& core, 
 TailMux::TailMux(std::shared_ptr<client::Core> core, std::uint32_t slot) : core_(std::move(core)), slot_(slot) {}
 
 TailMux::~TailMux() {
-  Registry& registry = Registry::get();
+  MuxRegistry& registry = MuxRegistry::get();
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.muxes.find({core_.get(), slot_});
   if (found != registry.muxes.end() && found->second.expired())
@@ -330,7 +330,7 @@ void TailMux::look_for_gaps() {
     const auto found = followed_.find(*key);
     // While its place is not known, each read is looked behind.
     const bool wanted = found != followed_.end() && !found->second.broken && !found->second.readers.empty();
-    if (wanted && found->second.watch.counts() && now - found->second.looked < kLook) {
+    if (wanted && found->second.watch.counts() && now - found->second.looked < kLookAgain) {
       ++key;
       continue;
     }

@@ -26,12 +26,12 @@ constexpr std::size_t kBatchBytes = std::size_t{512} << 10;
 }
 
 /// Writers by core and key. A writer takes itself out when its last holder lets go.
-struct Registry {
+struct WriterRegistry {
   std::mutex mutex;
   std::map<std::pair<const client::Core*, std::string>, std::weak_ptr<Writer>> writers;  // guarded by mutex
 
-  [[nodiscard]] static Registry& get() {
-    static auto* const registry = new Registry;  // lives as long as the process: a late handle may still ask
+  [[nodiscard]] static WriterRegistry& get() {
+    static auto* const registry = new WriterRegistry;  // lives as long as the process: a late handle may still ask
     return *registry;
   }
 };
@@ -40,7 +40,7 @@ struct Registry {
 
 std::shared_ptr<Writer> Writer::of(const std::shared_ptr<client::Core>& core, const std::string& key,
                                    std::uint16_t slot) {
-  Registry& registry = Registry::get();
+  WriterRegistry& registry = WriterRegistry::get();
   const std::lock_guard lock(registry.mutex);
   std::weak_ptr<Writer>& known = registry.writers[{core.get(), key}];
   std::shared_ptr<Writer> writer = known.lock();
@@ -55,7 +55,7 @@ Writer::Writer(std::shared_ptr<client::Core> core, std::string key, std::uint16_
     : core_(std::move(core)), key_(std::move(key)), slot_(slot) {}
 
 Writer::~Writer() {
-  Registry& registry = Registry::get();
+  WriterRegistry& registry = WriterRegistry::get();
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.writers.find({core_.get(), key_});
   if (found != registry.writers.end() && found->second.expired())

@@ -1,4 +1,4 @@
-// The fork generation.
+// The fork forks.
 #include "client/fork_guard.hpp"
 
 #include <pthread.h>
@@ -10,15 +10,15 @@ inline namespace v1 {
 namespace client {
 namespace {
 
-std::atomic<std::uint32_t> generation{0};
+std::atomic<std::uint32_t> forks{0};
 
-const int kRegistered = pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+const int kRegistered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
 
 std::uint32_t fork_generation() noexcept {
   (void)kRegistered;
-  return generation.load(std::memory_order_relaxed);
+  return forks.load(std::memory_order_relaxed);
 }
 
 }  // namespace client

@@ -17,15 +17,15 @@ namespace {
 // let through give wrong values, never a read outside the frame.
 
 /// The number behind a lead byte.
-struct Header {
+struct ViewHeader {
   std::uint64_t number = 0;
   const char* end = nullptr;  // behind the line
   bool minus = false;
   bool streamed = false;
 };
 
-[[nodiscard]] Header read_header(const char* at, const char* limit) noexcept {
-  Header header;
+[[nodiscard]] ViewHeader read_header(const char* at, const char* limit) noexcept {
+  ViewHeader header;
   ++at;
   if (at < limit && (*at == '-' || *at == '+' || *at == '?')) {
     header.minus = *at == '-';
@@ -61,7 +61,7 @@ struct Header {
       case '!':
       case '=':
       case ';': {
-        const Header header = read_header(at, limit);
+        const ViewHeader header = read_header(at, limit);
         at = header.end;
         if (header.streamed || (lead == ';' && header.number > 0)) {
           // The chunks stand for the value, which ends with the chunk of size 0.
@@ -79,7 +79,7 @@ struct Header {
       case '>':
       case '%':
       case '|': {
-        const Header header = read_header(at, limit);
+        const ViewHeader header = read_header(at, limit);
         at = header.end;
         if (header.streamed) {
           if (streams == std::size(outer))
@@ -114,7 +114,7 @@ struct Header {
 View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
   const char* at = data;
   while (at < limit_ && *at == '|') {
-    const Header header = read_header(at, limit_);
+    const ViewHeader header = read_header(at, limit_);
     at = header.end;
     for (std::uint64_t left = header.number * 2; left > 0 && at < limit_; --left)
       at = skip(at, limit_);
@@ -126,7 +126,7 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
   const char lead = *at;
   switch (lead) {
     case ':': {
-      const Header header = read_header(at, limit_);
+      const ViewHeader header = read_header(at, limit_);
       kind_ = Kind::integer;
       number_ = header.minus ? 0 - header.number : header.number;
       after_ = header.end;
@@ -135,7 +135,7 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
     case '$':
     case '!':
     case '=': {
-      const Header header = read_header(at, limit_);
+      const ViewHeader header = read_header(at, limit_);
       body_ = after_ = header.end;
       if (header.minus)
         return;  // null
@@ -157,7 +157,7 @@ View::View(const char* data, std::size_t size) noexcept : limit_(data + size) {
     case '~':
     case '>':
     case '%': {
-      const Header header = read_header(at, limit_);
+      const ViewHeader header = read_header(at, limit_);
       body_ = header.end;
       if (header.minus) {
         after_ = header.end;  // null
@@ -220,7 +220,7 @@ std::optional<std::string_view> View::other_text() const noexcept {
   if (kind_ != Kind::text)
     return std::nullopt;
   // Streamed: the first chunk is all of it when the second is the end.
-  const Header first = read_header(body_, limit_);
+  const ViewHeader first = read_header(body_, limit_);
   if (first.number == 0)
     return std::string_view(body_, 0);
   const char* const end = advance(first.end, first.number, limit_);
@@ -237,7 +237,7 @@ std::optional<std::string> View::copy_text() const {
     return std::nullopt;
   std::string joined;
   for (const char* at = body_; at < limit_ && *at == ';';) {
-    const Header chunk = read_header(at, limit_);
+    const ViewHeader chunk = read_header(at, limit_);
     if (chunk.number == 0)
       break;
     const char* const end = advance(chunk.end, chunk.number, limit_);

@@ -6,6 +6,7 @@
 #include <future>
 #include <utility>
 
+#include "keyspace/keys.hpp"
 #include "wire/request.hpp"
 #include "wire/request_keys.hpp"
 
@@ -17,8 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 /// The node that has the deployment's own keys; also the one for commands without a key.
-constexpr std::string_view kVersionKey = "{emq}:version";
-constexpr std::uint32_t kHomeSlot = keyspace::slot(kVersionKey);
+constexpr std::uint32_t kHomeSlot = keyspace::slot(keyspace::kVersionKey);
 
 /// The map is not asked for more often.
 constexpr milliseconds kRefreshGap{100};
@@ -89,7 +89,7 @@ Result<void> Cluster::open() {
     const Lock lock(mutex_);
     Node* owner = slots_[kHomeSlot];
     if (owner == nullptr)
-      return fail(Errc::cluster_down, "no node serves the slot of " + std::string(kVersionKey), Repeat::safe);
+      return fail(Errc::cluster_down, "no node serves the slot of " + std::string(keyspace::kVersionKey), Repeat::safe);
     fence = link_of(*owner).shared_from_this();
   }
   return fence->wait_live(detail::Clock::now() + settings_.connect_timeout + milliseconds(200));

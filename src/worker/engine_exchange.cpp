@@ -32,7 +32,7 @@ constexpr std::size_t kMostUnsettled = 1024;
 /// How long runs that ended wait at most for the exchange before theirs.
 constexpr Milliseconds kHurryFirst{1};
 constexpr Milliseconds kHurryLast{20};
-constexpr Milliseconds kFirstPause{50};
+constexpr Milliseconds kFirstClaimPause{50};
 constexpr Milliseconds kLongestPause{1000};
 /// How often a worker without a free slot moves due jobs: it cannot sleep until the next one that it knows.
 constexpr Milliseconds kBusyPromote{250};
@@ -170,7 +170,7 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, b
       settle_failed(job, answer.error(), settles.size() > 1 || asked > 0);
     // Whether the server has claimed is unknown: a job that it gave away comes back by its lease.
     if (asked > 0 && !stopping_)
-      pause_claims(std::clamp(claim_pause_ * 2, kFirstPause, kLongestPause));
+      pause_claims(std::clamp(claim_pause_ * 2, kFirstClaimPause, kLongestPause));
     return;
   }
   for (std::size_t i = 0; i < settles.size() && i < answer->settled.size(); ++i) {

@@ -17,7 +17,7 @@ inline namespace v1 {
 namespace worker {
 namespace {
 
-constexpr std::uint32_t kBite = 100;
+constexpr std::uint32_t kUpkeepBite = 100;
 /// How far apart workers that wait for the same due job ask for it.
 constexpr Milliseconds kDueSpread{3};
 /// The outbox is looked at again so soon after it gave something: children of one flow tend to end together.
@@ -29,7 +29,7 @@ void Engine::promote() {
   if (stopping_ || closed_ || promoting_)
     return;
   promoting_ = true;
-  when(verbs_.promote(kBite), [this](const Result<std::int64_t>& answer) {
+  when(verbs_.promote(kUpkeepBite), [this](const Result<std::int64_t>& answer) {
     promoting_ = false;
     // A stop changes nothing of what was done meanwhile.
     if (answer && *answer > 0)
@@ -49,7 +49,7 @@ void Engine::promote() {
     } else if (was_due && parked_) {
       look();  // another worker was first: learn what is due next
     }
-    if (*answer >= static_cast<std::int64_t>(kBite)) {
+    if (*answer >= static_cast<std::int64_t>(kUpkeepBite)) {
       alarms_.set(Alarm::promote, now_);
     } else {
       next_promote();
@@ -110,7 +110,7 @@ void Engine::fire() {
   if (stopping_ || closed_ || firing_)
     return;
   firing_ = true;
-  when(verbs_.fire_repeats(kBite), [this](const Result<std::int64_t>& answer) {
+  when(verbs_.fire_repeats(kUpkeepBite), [this](const Result<std::int64_t>& answer) {
     firing_ = false;
     if (answer && *answer > 0)
       counters_.fired.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
@@ -122,7 +122,7 @@ void Engine::fire() {
     }
     if (*answer > 0)
       new_work();
-    if (*answer >= static_cast<std::int64_t>(kBite))
+    if (*answer >= static_cast<std::int64_t>(kUpkeepBite))
       fire();
   });
 }
@@ -131,7 +131,7 @@ void Engine::sweep() {
   if (stopping_ || closed_ || sweeping_)
     return;
   sweeping_ = true;
-  when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kBite}),
+  when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kUpkeepBite}),
        [this, sent = now_](const Result<Swept>& answer) {
          sweeping_ = false;
          if (!answer) {
@@ -169,7 +169,7 @@ void Engine::sweep() {
          // Also a dead one leaves its slot under the queue's ceiling, or its lane's.
          if (answer->recovered.size() + answer->dead.size() > 0)
            new_work();
-         if (answer->recovered.size() + answer->dead.size() >= kBite)
+         if (answer->recovered.size() + answer->dead.size() >= kUpkeepBite)
            alarms_.set(Alarm::sweep, now_);
        });
 }
@@ -178,14 +178,14 @@ void Engine::deliver() {
   if (stopping_ || closed_ || delivering_)
     return;
   delivering_ = true;
-  when(Flow(verbs_).deliver(kBite), [this](const Result<Delivered>& answer) {
+  when(Flow(verbs_).deliver(kUpkeepBite), [this](const Result<Delivered>& answer) {
     delivering_ = false;
     if (answer)
       tell_delivered(*answer);
     if (stopping_)
       return;
     const bool any = answer && answer->delivered > 0;
-    const bool full = any && answer->read >= static_cast<std::int64_t>(kBite);
+    const bool full = any && answer->read >= static_cast<std::int64_t>(kUpkeepBite);
     if (full) {
       outbox_pause_ = Milliseconds{0};
     } else if (any) {

@@ -218,13 +218,12 @@ class BusGroupCampaign : public BusServerTest {
   }
 
   void judge(std::size_t kills, std::size_t suicides) {
-    std::size_t runs = 0, plain = 0, poisoned = 0, again = 0;
+    std::size_t runs = 0, poisoned = 0, again = 0;
     std::int64_t longest = 0;
     for (std::size_t i = 0; i < sent_.size(); ++i) {
       const Sent& one = sent_[i];
       runs += one.runs.size();
       if (one.kind == "plain") {
-        ++plain;
         EXPECT_FALSE(one.runs.empty()) << "record " << i << " was never handled";
         EXPECT_FALSE(one.dead) << "record " << i << " was buried, and has done nothing";
         again += one.runs.empty() ? 0 : one.runs.size() - 1;

@@ -137,11 +137,11 @@ TEST_F(BusArchive, FoldsMarksAndTrims) {
   EXPECT_EQ(stream().length().get().value(), 100U);
   EXPECT_EQ(archived(), sent());
   EXPECT_EQ(history(), sent());
-  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(history({.direction = echomq::Direction::newest_first}), sent(true));
   send(10);
   EXPECT_EQ(archived().size(), 2500U);
   EXPECT_EQ(history(), sent());
-  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(history({.direction = echomq::Direction::newest_first}), sent(true));
   EXPECT_EQ(fold(one).folded, 10U);
   EXPECT_EQ(fold(one).folded, 0U);
   expect_sound();
@@ -172,7 +172,7 @@ TEST_F(BusArchive, SegmentsAreSealedAndFollowOneAnother) {
   EXPECT_EQ(report->frames, 50U);
   expect_sound();
   EXPECT_EQ(history(), sent());
-  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(history({.direction = echomq::Direction::newest_first}), sent(true));
   one.stop();
   send(5);
   auto two = archiver(options);
@@ -394,14 +394,14 @@ TEST_F(BusArchive, AHistoryIsWholeWithoutAWatermarkAndWithAnOldOne) {
   send(5);
   ASSERT_TRUE(stream().clear_archived().get());
   EXPECT_EQ(history(), sent());
-  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(history({.direction = echomq::Direction::newest_first}), sent(true));
   ASSERT_TRUE(stream().put_archived(early).get()) << "as of a server that was restored";
   EXPECT_EQ(history(), sent());
-  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(history({.direction = echomq::Direction::newest_first}), sent(true));
   raw("FLUSHALL");
   sent_ -= 5;
   EXPECT_EQ(history(), sent()) << "all that is left";
-  EXPECT_EQ(history({.direction = Direction::newest_first}), sent(true));
+  EXPECT_EQ(history({.direction = echomq::Direction::newest_first}), sent(true));
 }
 
 TEST_F(BusArchive, TheLastFailureIsToldUntilAllIsWellAgain) {
@@ -561,7 +561,7 @@ TEST_F(BusArchive, AHistoryIsWholeWhileAnArchiverFoldsAndTrims) {
     ASSERT_GE(forward.size(), 3000U);
     for (std::size_t i = 0; i < forward.size(); ++i)
       ASSERT_EQ(forward[i], std::to_string(i));
-    const auto backward = history({.direction = Direction::newest_first});
+    const auto backward = history({.direction = echomq::Direction::newest_first});
     for (std::size_t i = 0; i < backward.size(); ++i)
       ASSERT_EQ(backward[i], std::to_string(backward.size() - 1 - i));
     ++readings;
@@ -598,7 +598,7 @@ TEST_F(BusArchive, RangesOfAHistory) {
     HistoryRange range{.from = all[static_cast<std::size_t>(first)].entry,
                        .to = all[static_cast<std::size_t>(last)].entry};
     EXPECT_EQ(history(range), expected);
-    range.direction = Direction::newest_first;
+    range.direction = echomq::Direction::newest_first;
     std::reverse(expected.begin(), expected.end());
     EXPECT_EQ(history(range), expected);
   }

@@ -28,7 +28,8 @@ Task<int> verbs(const Client& client, const std::string& value) {
   done +=
       (co_await client.stream(q, s).read(std::string("-"), std::string("+"), {.count = 2})).value().records.size() == 2;
   done += (co_await client.stream(q, s).read_window(Instant(1ms), Instant(2ms), ReadOptions{})).has_value();
-  done += (co_await client.stream(q, s).read_since(Instant(1ms), {.direction = Direction::newest_first})).has_value();
+  done += (co_await client.stream(q, s).read_since(Instant(1ms), {.direction = echomq::Direction::newest_first}))
+              .has_value();
   done += (co_await client.stream(q, s).read_after(EventId{"EVT0NgV51UU7ge"})).has_value();
   done += (co_await client.stream(q, s).length()).value() == 1502;
   done += (co_await client.stream(q, s).info()).value().exists;

@@ -35,7 +35,7 @@ TEST_F(BusRead, WindowsAreClosedAndExactToTheMillisecond) {
   EXPECT_THAT(of(stream().read_window(at(0), at(250)).get()), ElementsAre("0", "100", "250"));
   EXPECT_THAT(of(stream().read_window(at(0), at(0)).get()), ElementsAre("0"));
   EXPECT_THAT(of(stream().read_window(at(0), at(250), {.count = 2}).get()), ElementsAre("0", "100"));
-  EXPECT_THAT(of(stream().read_window(at(0), at(250), {.direction = Direction::newest_first}).get()),
+  EXPECT_THAT(of(stream().read_window(at(0), at(250), {.direction = echomq::Direction::newest_first}).get()),
               ElementsAre("250", "100", "0"));
   EXPECT_THAT(of(stream().read_since(at(100)).get()), ElementsAre("100", "250", "251"));
   EXPECT_THAT(of(stream().read_since(at(1000)).get()), IsEmpty());
@@ -47,7 +47,7 @@ TEST_F(BusRead, PagesCoverEverythingOnceInBothDirections) {
     put(i);
     expected.push_back(std::to_string(i));
   }
-  for (const Direction direction : {Direction::oldest_first, Direction::newest_first}) {
+  for (const echomq::Direction direction : {echomq::Direction::oldest_first, echomq::Direction::newest_first}) {
     std::vector<std::string> got;
     auto page = stream().read_window(at(0), at(24), {.count = 10, .direction = direction}).get();
     int pages = 0;
@@ -60,7 +60,7 @@ TEST_F(BusRead, PagesCoverEverythingOnceInBothDirections) {
       page = stream().read(page->rest->first, page->rest->second, {.count = 10, .direction = direction}).get();
     }
     EXPECT_EQ(pages, 3);
-    if (direction == Direction::newest_first)
+    if (direction == echomq::Direction::newest_first)
       std::reverse(got.begin(), got.end());
     EXPECT_EQ(got, expected);
   }

@@ -9,7 +9,7 @@
 namespace echomq::test {
 namespace {
 
-[[nodiscard]] Coherence mode_of(const std::string& name) {
+[[nodiscard]] Coherence coherence_of(const std::string& name) {
   return name == "tracking" ? Coherence::tracking : name == "broadcast" ? Coherence::broadcast : Coherence::none;
 }
 
@@ -20,9 +20,11 @@ TEST(TagChild, DISABLED_Hold) {
     GTEST_SKIP() << "started by the tests below, with their server's address";
   auto client = Client::open(url);
   ASSERT_TRUE(client) << client.error().message();
-  auto cache = ByteCache::open(
-      *client,
-      {.table = "t", .kind = "USR", .ttl = 60s, .coherence = mode_of(variable("ECHOMQ_CHILD_MODE")), .tags = true});
+  auto cache = ByteCache::open(*client, {.table = "t",
+                                         .kind = "USR",
+                                         .ttl = 60s,
+                                         .coherence = coherence_of(variable("ECHOMQ_CHILD_MODE")),
+                                         .tags = true});
   ASSERT_TRUE(cache) << cache.error().message();
   const auto answer = cache->get(kUserA).get();
   ASSERT_TRUE(answer && answer->value);
@@ -65,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(All, CacheTagModes, ::testing::Values("broadcast", "tra
 
 TEST_P(CacheTagModes, ADropEmptiesAllLayersOfAllTables) {
   const Client other = open(server().url());
-  const ByteCache first = table(client(), tagged(mode_of(GetParam())));
-  const ByteCache second = table(other, tagged(mode_of(GetParam())));
+  const ByteCache first = table(client(), tagged(coherence_of(GetParam())));
+  const ByteCache second = table(other, tagged(coherence_of(GetParam())));
   const BrandedId third = user(3);
   EXPECT_EQ(put(first, kUserA, "a", {"red", "big"}), CachePut::stored);
   EXPECT_EQ(put(first, kUserB, "b", {"red"}), CachePut::stored);
@@ -94,7 +96,7 @@ TEST_P(CacheTagModes, ADropEmptiesAllLayersOfAllTables) {
 }
 
 TEST_P(CacheTagModes, AnotherProcessHears) {
-  const ByteCache cache = table(client(), tagged(mode_of(GetParam())));
+  const ByteCache cache = table(client(), tagged(coherence_of(GetParam())));
   EXPECT_EQ(put(cache, kUserA, "a", {"red"}), CachePut::stored);
   const ChildProgram child("TagChild.DISABLED_Hold",
                            {{"ECHOMQ_CHILD_URL", server().url()}, {"ECHOMQ_CHILD_MODE", GetParam()}});
@@ -106,8 +108,8 @@ TEST_P(CacheTagModes, AnotherProcessHears) {
 /// A clock that is ahead gives versions that no drop exceeds: the messages must.
 TEST_P(CacheTagModes, AVersionOfAClockThatIsAheadGoesToo) {
   const Client other = open(server().url());
-  const ByteCache first = table(client(), tagged(mode_of(GetParam())));
-  const ByteCache second = table(other, tagged(mode_of(GetParam())));
+  const ByteCache first = table(client(), tagged(coherence_of(GetParam())));
+  const ByteCache second = table(other, tagged(coherence_of(GetParam())));
   // With digits that carry when one is added.
   for (const auto& [id, value] :
        {std::pair{kUserA, kMaxIdValue - 7}, std::pair{kUserB, std::uint64_t{62} * 62 * 148'000'000'000'000 - 1}}) {
@@ -136,8 +138,8 @@ TEST_P(CacheTagModes, ALoadThatBeganBeforeIsNotKeptWhateverItsVersion) {
         std::this_thread::sleep_for(1ms);
       return found;
     };
-    const ByteCache first = table(client(), tagged(mode_of(GetParam())), load);
-    const ByteCache second = table(other, tagged(mode_of(GetParam())));
+    const ByteCache first = table(client(), tagged(coherence_of(GetParam())), load);
+    const ByteCache second = table(other, tagged(coherence_of(GetParam())));
     auto before = first.get(kUserA);
     ASSERT_TRUE(eventually([&] { return loads == 1; }));
     EXPECT_EQ(drop(second, "red"), 0U) << "there is no row yet";

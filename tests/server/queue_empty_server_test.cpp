@@ -9,7 +9,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr JobId kParent{"JOB0NgWEfAE00P"};
+constexpr JobId kEmptyParent{"JOB0NgWEfAE00P"};
 constexpr JobId kRoot{"JOB0NgWEfAE00R"};
 
 class EmptyServerTest : public QueueServerTest {
@@ -66,12 +66,12 @@ TEST_F(EmptyServerTest, AnyNumberOfJobsIsDrainedRecoveredAndObliterated) {
 }
 
 TEST_F(EmptyServerTest, ADrainTellsTheParentOfADeletedChild) {
-  hold(kParent);
+  hold(kEmptyParent);
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobA}).get());
-  link(kJobA, kParent, "fp");
+  link(kJobA, kEmptyParent, "fp");
   EXPECT_EQ(queue().drain().get().value(), 1);
-  EXPECT_THAT(places(kParent), ElementsAre("dead"));
-  EXPECT_EQ(text(raw("HGET", row(kParent) + ":failed", kJobA.text())), "drained");
+  EXPECT_THAT(places(kEmptyParent), ElementsAre("dead"));
+  EXPECT_EQ(text(raw("HGET", row(kEmptyParent) + ":failed", kJobA.text())), "drained");
 
   hold(kRoot);
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobB, .lane = kLaneX}).get());
@@ -104,24 +104,24 @@ TEST_F(EmptyServerTest, ObliterateFindsFullLanesAndHeldParentsAndTellsOtherQueue
   fill(3, kLaneX);
   ASSERT_TRUE(queue().claim_lane().get().value());
   hold(kRoot);
-  hold(kParent);
-  link(kParent, kRoot, "fp");
+  hold(kEmptyParent);
+  link(kEmptyParent, kRoot, "fp");
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobA}).get());
-  link(kJobA, kParent, "fp");
+  link(kJobA, kEmptyParent, "fp");
   ASSERT_TRUE(queue().enqueue("p", {.id = kJobB}).get());
-  link(kJobB, kParent, "id");
+  link(kJobB, kEmptyParent, "id");
   raw("HSET", row(kJobB), "parent_queue", "elsewhere");
   ASSERT_TRUE(queue().pause().get());
   EXPECT_TRUE(queue().obliterate().get().error().is(Errc::active_jobs_present));
   EXPECT_EQ(queue().obliterate({.force = true}).get().value(), Obliterated::done);
-  const std::string record = std::string("\0fail\0elsewhere\0", 16) + std::string(kParent.text()) + '\0' +
+  const std::string record = std::string("\0fail\0elsewhere\0", 16) + std::string(kEmptyParent.text()) + '\0' +
                              std::string(kJobB.text()) + std::string("\0id\0obliterated", 15);
   EXPECT_THAT(outbox(), ElementsAre(record));
   std::vector<std::string> left;
   const Value keys = raw("KEYS", "emq:{q}:*");
   for (const Value& key : keys.items())
     left.push_back(text(key));
-  EXPECT_THAT(left, ::testing::UnorderedElementsAre("emq:{q}:flow:outbox", row(kParent) + ":dependencies",
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("emq:{q}:flow:outbox", row(kEmptyParent) + ":dependencies",
                                                     row(kRoot) + ":dependencies"));
 }
 
@@ -211,9 +211,9 @@ TEST_F(RowsInNoSetServerTest, EachStateHasItsPlace) {
   EXPECT_THAT(places(kJobA), ElementsAre("dead"));
   EXPECT_EQ(repaired(), "3");
 
-  hold(kParent);  // in no set by right
-  EXPECT_EQ(queue().enqueue("p", {.id = kParent}).get().value().verdict, Admitted::duplicate);
-  EXPECT_THAT(places(kParent), IsEmpty());
+  hold(kEmptyParent);  // in no set by right
+  EXPECT_EQ(queue().enqueue("p", {.id = kEmptyParent}).get().value().verdict, Admitted::duplicate);
+  EXPECT_THAT(places(kEmptyParent), IsEmpty());
   EXPECT_EQ(repaired(), "3");
 }
 

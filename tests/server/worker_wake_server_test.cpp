@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-[[nodiscard]] double milliseconds(Clock::duration time) {
+[[nodiscard]] double in_milliseconds(Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
@@ -61,7 +61,7 @@ class Control {
   [[nodiscard]] std::vector<double> take() {
     const std::lock_guard lock(mutex_);
     if (at_hop_ != kQuiet)
-      late_.push_back(milliseconds(Clock::now() - at_));
+      late_.push_back(in_milliseconds(Clock::now() - at_));
     return std::exchange(late_, {});
   }
 
@@ -80,7 +80,7 @@ class Control {
         at_hop_ = hop + 1;
         rung_[static_cast<std::size_t>(hop) + 1].notify_one();
       } else {
-        late_.push_back(milliseconds(Clock::now() - at_));
+        late_.push_back(in_milliseconds(Clock::now() - at_));
         at_hop_ = kQuiet;
       }
     }
@@ -211,7 +211,7 @@ class WorkerWake : public WorkerTest {
             return out;
           }
         }
-        out.longest = std::max(out.longest, milliseconds(begun_.of(number) - at));
+        out.longest = std::max(out.longest, in_milliseconds(begun_.of(number) - at));
       }
       pause();
     }
@@ -301,7 +301,7 @@ TEST_F(LongRunWorkerWake, AThousandJobsASecondBeginWithinTwoMilliseconds) {
     std::vector<double> waits;
     for (std::size_t i = 0; i < sent.size(); ++i) {
       ASSERT_TRUE(begun_.wait(first + i, 10s)) << keys();
-      waits.push_back(milliseconds(begun_.of(first + i) - sent[i]));
+      waits.push_back(in_milliseconds(begun_.of(first + i) - sent[i]));
     }
     std::vector<double> late = control_.take();
     const auto percentile = [](std::vector<double>& of, double part) {

@@ -25,14 +25,14 @@ std::string bytes_of(const json::value& value) {
   return bytes;
 }
 
-json::object vectors() {
+json::object outbox_vectors() {
   std::ifstream file(ECHOMQ_PROTOCOL_DIR "/vectors/outbox.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   return json::parse(text).as_object();
 }
 
 TEST(FlowRecord, EveryVectorIsReadFieldByField) {
-  const json::object document = vectors();
+  const json::object document = outbox_vectors();
   std::size_t done = 0;
   std::size_t failed = 0;
   for (const json::value& entry : document.at("records").as_array()) {
@@ -58,13 +58,13 @@ TEST(FlowRecord, EveryVectorIsReadFieldByField) {
 }
 
 TEST(FlowRecord, WhatIsNoneIsNotRead) {
-  const json::object read = vectors();
+  const json::object read = outbox_vectors();
   for (const json::value& entry : read.at("malformed").as_array())
     EXPECT_FALSE(parse_flow_record(bytes_of(entry))) << json::serialize(entry);
 }
 
 TEST(FlowRecord, NoPrefixOfAHeadIsARecord) {
-  const json::object read = vectors();
+  const json::object read = outbox_vectors();
   for (const json::value& entry : read.at("records").as_array()) {
     const std::string bytes = bytes_of(entry);
     const auto record = parse_flow_record(bytes);

@@ -37,11 +37,11 @@ TEST(WireLock, IsNotEditedByHand) {
   EXPECT_THROW((void)parse_lock("no lock\n"), std::runtime_error);
 }
 
-KeyEntry& key(Protocol& protocol, const std::string& type) {
+KeyEntry& key_of(Protocol& protocol, const std::string& type) {
   return *std::find_if(protocol.registry.keys.begin(), protocol.registry.keys.end(),
                        [&](const KeyEntry& one) { return one.type == type; });
 }
-ScriptEntry& script(Protocol& protocol, const std::string& name) {
+ScriptEntry& script_of(Protocol& protocol, const std::string& name) {
   return *std::find_if(protocol.registry.scripts.begin(), protocol.registry.scripts.end(),
                        [&](const ScriptEntry& one) { return one.name == name; });
 }
@@ -72,16 +72,16 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
   const Lock before = lock_of(read_protocol(ECHOMQ_PROTOCOL_DIR));
   const std::vector<Seed> seeds = {
       {"a key renamed",
-       [](Protocol& p) { key(p, "ring").name = "emq:{q}:wheel"; },
+       [](Protocol& p) { key_of(p, "ring").name = "emq:{q}:wheel"; },
        true,
        {"key ring", "emq:{q}:wheel", "gclaim"}},
       {"another Valkey type",
-       [](Protocol& p) { key(p, "paused").holds = "hash"; },
+       [](Protocol& p) { key_of(p, "paused").holds = "hash"; },
        true,
        {"key paused", "holds", "gpause"}},
       {"another score",
        [](Protocol& p) {
-         for (auto& [name, text] : key(p, "active").meaning)
+         for (auto& [name, text] : key_of(p, "active").meaning)
            if (name == "score")
              text = "seconds";
        },
@@ -122,19 +122,19 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
        true,
        {"script retry: no longer has the literal '\\x00fail\\x00'", "sweep_stalled"}},
       {"KEYS in another order",
-       [](Protocol& p) { std::swap(script(p, "enqueue").keys[0], script(p, "enqueue").keys[1]); },
+       [](Protocol& p) { std::swap(script_of(p, "enqueue").keys[0], script_of(p, "enqueue").keys[1]); },
        true,
        {"script enqueue: KEYS were `job pending`, are `pending job`"}},
       {"an optional argument more",
-       [](Protocol& p) { script(p, "gpause").arguments.push_back({"reason", true, false}); },
+       [](Protocol& p) { script_of(p, "gpause").arguments.push_back({"reason", true, false}); },
        false,
        {"script gpause: ARGV", "[reason]"}},
       {"an argument more",
-       [](Protocol& p) { script(p, "gpause").arguments.push_back({"reason", false, false}); },
+       [](Protocol& p) { script_of(p, "gpause").arguments.push_back({"reason", false, false}); },
        true,
        {"script gpause: ARGV", "wrong arguments"}},
       {"a reply gone",
-       [](Protocol& p) { script(p, "complete").replies.pop_back(); },
+       [](Protocol& p) { script_of(p, "complete").replies.pop_back(); },
        true,
        {"script complete: no longer replies `0 gone`"}},
       {"a refusal's text",
@@ -146,7 +146,7 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
        true,
        {"refusal EMQLOCK job is locked: gone", "refusal EMQLOCK locked: new", "remove_job"}},
       {"a refusal more",
-       [](Protocol& p) { script(p, "claim").refusals.emplace_back("EMQRATE closed"); },
+       [](Protocol& p) { script_of(p, "claim").refusals.emplace_back("EMQRATE closed"); },
        false,
        {"script claim: now refuses with `EMQRATE closed`"}},
       {"a script that touches a key no more",
@@ -154,7 +154,7 @@ TEST(WireLock, NamesEverySeededChangeAndWhomItHits) {
        true,
        {"key ring: gpause no longer writes it"}},
       {"refused at maxmemory",
-       [](Protocol& p) { script(p, "claim").at_maxmemory = "refused"; },
+       [](Protocol& p) { script_of(p, "claim").at_maxmemory = "refused"; },
        true,
        {"script claim: at maxmemory"}},
       {"another wire version",
