@@ -122,6 +122,14 @@ void RawSocket::run(std::span<const std::string> requests, std::size_t window) {
   read_replies(unanswered);
 }
 
+void RawSocket::drain() {
+  char bytes[1 << 16];
+  while (::read(fd_, bytes, sizeof bytes) > 0) {
+  }
+}
+
+void RawSocket::shut() { (void)::shutdown(fd_, SHUT_RDWR); }
+
 ServerUse server_use(RawSocket& socket) {
   const std::string_view parts[] = {"INFO", "cpu"};
   const std::string info = socket.command(parts);

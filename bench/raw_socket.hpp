@@ -25,6 +25,9 @@ class RawSocket {
   std::string command(std::span<const std::string_view> parts);
   /// Sends all requests with at most `window` unanswered, and reads their replies.
   void run(std::span<const std::string> requests, std::size_t window);
+  /// Reads and throws away what comes, until `shut` from another thread.
+  void drain();
+  void shut();
 
  private:
   void send_all(std::string_view bytes);

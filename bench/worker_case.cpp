@@ -95,8 +95,30 @@ class Floor {
   std::vector<std::string> admit_keys_;
 };
 
+/// Somebody who hears the events and throws them away: without one a worker would send none.
+class Listener {
+ public:
+  explicit Listener(const std::string& path) : socket_(path) {
+    const std::string channel = kBase + "events";
+    const std::string_view parts[] = {"SUBSCRIBE", channel};
+    (void)socket_.command(parts);
+    reader_ = std::thread([this] { socket_.drain(); });
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() {
+    socket_.shut();
+    reader_.join();
+  }
+
+ private:
+  RawSocket socket_;
+  std::thread reader_;
+};
+
 /// What one side of the case has for the run that comes next.
 struct Prepared {
+  std::optional<Listener> listener;
   std::vector<std::string> requests;
   std::optional<echomq::Worker> worker;
 };
@@ -146,8 +168,10 @@ Case make_worker_case(Bed& bed, double scale, bool with_events) {
   auto floor = std::make_shared<Floor>(
       bed, Scripts{bed.load("admit"), bed.load("settle_and_take"), bed.load("take"), bed.load("settle")}, with_events);
   auto prepared = std::make_shared<Prepared>();
-  whole.prepare = [&bed, prepared, floor, jobs = whole.jobs](std::size_t batches) {
+  whole.prepare = [&bed, prepared, floor, jobs = whole.jobs, with_events](std::size_t batches) {
     prepared->worker.reset();
+    if (with_events && !prepared->listener)
+      prepared->listener.emplace(bed.path());
     bed.flush();
     prepared->requests = floor->requests(jobs, batches);
   };
@@ -165,7 +189,10 @@ Case make_worker_case(Bed& bed, double scale, bool with_events) {
     admit_by(bed.queue(), jobs, kBatch);
     wait_completed(*prepared->worker, jobs);
   };
-  whole.clean = [prepared] { prepared->worker.reset(); };
+  whole.clean = [prepared] {
+    prepared->worker.reset();
+    prepared->listener.reset();
+  };
   return whole;
 }
 

@@ -280,6 +280,7 @@ struct WorkerStats {
   std::uint32_t prefetched = 0;      ///< now: how many jobs may wait for a slot
   bool healthy = true;               ///< false once `max_leaked` is reached
   std::uint64_t events_dropped = 0;  ///< not published: too many were on their way
+  std::uint64_t events_unheard = 0;  ///< not published: nobody listened
   std::uint64_t events_failed = 0;   ///< refused by the server, or lost with the connection
 };
 

@@ -206,6 +206,7 @@ WorkerStats Engine::stats() const {
   out.prefetched = read(counters_.prefetched);
   const events::PublisherStats events = publisher_.stats();
   out.events_dropped = events.dropped;
+  out.events_unheard = events.unheard;
   out.events_failed = events.failed;
   out.healthy = out.leaked < options_.max_leaked;
   return out;

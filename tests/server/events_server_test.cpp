@@ -2,8 +2,12 @@
 // nothing is told to somebody who has gone.
 #include "echomq/events.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <map>
 #include <mutex>
 #include <set>
@@ -450,7 +454,7 @@ TEST_F(EventsServer, ASampleIsOfJobsAndTheSameEverywhere) {
   EXPECT_LT(in, 1150U);
   half.flush();
   off.flush();
-  EXPECT_TRUE(eventually([&] { return half.stats().published == in; }));
+  EXPECT_TRUE(eventually([&] { return half.stats().published + half.stats().unheard == in; }));
   EXPECT_EQ(half.stats().sampled_out, 2000 - in);
   EXPECT_EQ(off.stats().published + off.stats().sampled_out + off.stats().failed, 0U);
 }
@@ -485,6 +489,130 @@ TEST_F(EventsServer, WhatCannotBeSentIsCountedAndHoldsNobodyUp) {
   publisher.add(EventKind::completed, kJobA);
   publisher.flush();
   EXPECT_TRUE(eventually([&] { return publisher.stats().failed >= failed + 2; }));
+}
+
+/// Publishing of many events where nobody, or somebody, listens.
+class EventsUnheard : public EventsServer {
+ protected:
+  static constexpr int kMany = 100;
+  void add_many(events::EventPublisher& publisher) {
+    for (int i = 0; i < kMany; ++i)
+      publisher.add(EventKind::completed, kJobA);
+    publisher.flush();
+  }
+  /// How often the server has been told to publish.
+  [[nodiscard]] std::int64_t published() {
+    const Value reply = raw("INFO", "commandstats");
+    const std::string_view text = reply.as_text().value_or("");
+    const std::string_view name = "cmdstat_publish:calls=";
+    const auto at = text.find(name);
+    return at == std::string_view::npos ? 0 : std::stoll(std::string(text.substr(at + name.size(), 12)));
+  }
+};
+
+TEST_F(EventsUnheard, ManyEventsAreNotSentWhereNobodyListens) {
+  events::EventPublisher publisher(client().core(), "q");
+  for (int i = 0; i < 5; ++i) {
+    add_many(publisher);
+    ASSERT_TRUE(eventually([&] { return publisher.stats().unheard == static_cast<std::uint64_t>((i + 1) * kMany); }));
+  }
+  EXPECT_EQ(published(), 0);
+  // A few are sent for what the question would cost.
+  publisher.add(EventKind::completed, kJobA);
+  publisher.flush();
+  EXPECT_TRUE(eventually([&] { return publisher.stats().published == 1; }));
+  EXPECT_EQ(published(), 1);
+}
+
+TEST_F(EventsUnheard, WhoeverSubscribedBeforeHearsAll) {
+  events::EventPublisher publisher(client().core(), "q");
+  add_many(publisher);
+  ASSERT_TRUE(eventually([&] { return publisher.stats().unheard == kMany; }));
+  Heard heard;
+  std::optional<EventListener> listener = listen(client(), heard.options());
+  for (std::size_t i = 1; i <= 3; ++i) {
+    add_many(publisher);
+    ASSERT_TRUE(heard.wait(i * kMany));
+  }
+  EXPECT_EQ(publisher.stats().unheard, std::uint64_t{kMany});
+  listener.reset();
+  // It learns from what reached nobody.
+  EXPECT_TRUE(eventually([&] { return add_many(publisher), publisher.stats().unheard > kMany; }));
+}
+
+TEST_F(EventsUnheard, WhoListensToAPatternHears) {
+  Client other = Client::open(server().url(), {.node_lease = NodeLease::never}).value();
+  std::atomic<int> heard{0};
+  const auto subscription =
+      other.core()->listen("emq:{other}:events", {.on_message = [&](auto, auto) { ++heard; }}).get();
+  ASSERT_TRUE(subscription);
+  events::EventPublisher publisher(client().core(), "q");
+  add_many(publisher);
+  ASSERT_TRUE(eventually([&] { return publisher.stats().unheard == kMany; })) << "another channel's listener counts";
+  // Some connection that has a pattern, as `valkey-cli psubscribe` would.
+  raw("CLIENT", "LIST");
+  const std::string path = server().folder() + "/heard";
+  const std::string command = "exec valkey-cli -s " + server().socket_path() + " psubscribe 'emq:*' > " + path;
+  const pid_t cli = ::fork();
+  if (cli == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  ASSERT_TRUE(eventually([&] { return raw("PUBSUB", "NUMPAT").as_integer() == 1; }));
+  add_many(publisher);
+  EXPECT_TRUE(eventually([&] { return publisher.stats().published == kMany; }));
+  ::kill(cli, SIGKILL);
+  ::waitpid(cli, nullptr, 0);
+}
+
+/// What is added while the question is on its way is not what it was about.
+TEST_F(EventsUnheard, WhoSubscribesWhileItAsksHearsWhatCameAfter) {
+  Proxy proxy(server().url());
+  ClientOptions options;
+  options.node_lease = NodeLease::never;
+  const Client behind = Client::open(proxy.url(), options).value();
+  events::EventPublisher publisher(behind.core(), "q");
+  proxy.hold(Direction::to_client);
+  add_many(publisher);
+  ASSERT_TRUE(eventually([&] {
+    return raw("INFO", "commandstats").as_text().value_or("").find("cmdstat_role") != std::string_view::npos;
+  }));
+  Heard heard;
+  const EventListener listener = listen(client(), heard.options());
+  add_many(publisher);
+  proxy.release();
+  EXPECT_TRUE(heard.wait(kMany));
+  EXPECT_TRUE(eventually([&] { return publisher.stats().published == kMany; }));
+  EXPECT_EQ(publisher.stats().unheard, std::uint64_t{kMany});
+}
+
+TEST_F(EventsUnheard, AllAreSentWhereAReplicaMayHaveListeners) {
+  auto master = testing::PrivateServer::start({.listen = testing::Listen::both});
+  ASSERT_TRUE(master) << master.error().message();
+  const Client over = Client::open(master->url(), {.node_lease = NodeLease::never}).value();
+  raw("REPLICAOF", "127.0.0.1", std::to_string(master->port()));
+  const auto replicas = [&] {
+    const auto role = over.command("ROLE").get();
+    return role && role->size() == 3 && (*role)[2].size() == 1;
+  };
+  ASSERT_TRUE(eventually(replicas, 30s));
+  events::EventPublisher publisher(over.core(), "q");
+  add_many(publisher);
+  EXPECT_TRUE(eventually([&] { return publisher.stats().published == kMany; }));
+  EXPECT_EQ(publisher.stats().unheard, 0U);
+  raw("REPLICAOF", "NO", "ONE");
+}
+
+TEST_F(EventsUnheard, WhoMayNotAskSends) {
+  raw("ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-role");
+  const std::string url = "unix://mute:secret@" + server().socket_path();
+  const auto muted = Client::open(url, {.node_lease = NodeLease::never});
+  ASSERT_TRUE(muted) << muted.error().message();
+  events::EventPublisher publisher(muted->core(), "q");
+  add_many(publisher);
+  EXPECT_TRUE(eventually([&] { return publisher.stats().published == kMany; }));
+  add_many(publisher);
+  EXPECT_TRUE(eventually([&] { return publisher.stats().published == 2 * kMany; }));
 }
 
 TEST_F(EventsServer, LongTextsAreCutBetweenCharacters) {
