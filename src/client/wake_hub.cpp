@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/attended.hpp"
 #include "wire/request.hpp"
 
 namespace echomq {
@@ -36,7 +37,7 @@ void end_claim(detail::Call& claim, const Error& why) {
   claim.release();
 }
 
-class WakeHub::Watch final : public WakeWatch {
+class WakeHub::Watch final : public WakeWatch, public Attended {
  public:
   Watch(std::shared_ptr<WakeHub> hub, std::string wake_key, std::function<void()> on_wake)
       : hub_(std::move(hub)), key_(std::move(wake_key)), on_wake_(std::move(on_wake)) {}
@@ -50,6 +51,7 @@ class WakeHub::Watch final : public WakeWatch {
     return parked_ && claim_ != nullptr && claim_until_ - now >= claim_wait_ / 2;
   }
   [[nodiscard]] std::uint64_t take_tokens() override { return tokens_.exchange(0, std::memory_order_relaxed); }
+  [[nodiscard]] std::function<void(int bell)> attendant() override { return hub_->attendant(*this); }
 
   const std::shared_ptr<WakeHub> hub_;
   const std::string key_;
@@ -93,6 +95,13 @@ void WakeHub::remove(Watch& watch) {
     notify({}, true);  // a token may have gone with it
   }
   const std::lock_guard wait_for_callback(callbacks_);
+}
+
+std::function<void(int bell)> WakeHub::attendant(const Watch& watch) const {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || !link_ || rider_ != &watch)
+    return {};
+  return [link = link_](int bell) { link->attend(bell); };
 }
 
 void WakeHub::unpark_locked(Watch& watch) {

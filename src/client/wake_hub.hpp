@@ -62,6 +62,7 @@ class WakeHub final : public wire::LinkObserver, public std::enable_shared_from_
 
   void set_parked(Watch& watch, bool parked, detail::Call* claim, detail::Clock::time_point until);
   void remove(Watch& watch);
+  [[nodiscard]] std::function<void(int bell)> attendant(const Watch& watch) const;
   void ask_locked();
   void unblock_locked();
   void unpark_locked(Watch& watch);

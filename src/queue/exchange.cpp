@@ -250,9 +250,11 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
   // A claim is not repeated: the lost answer may have leased jobs that a repetition would not give again.
   if (settlements.empty()) {
     return state.core->eval<Exchanged>(state.scripts.take, keys, arguments.parts(), settings(Repeat::unsafe, deadline),
-                                       [](const wire::Answer& answer) -> Result<Exchanged> {
+                                       [at_once = take->at_once](const wire::Answer& answer) -> Result<Exchanged> {
                                          Exchanged out;
                                          ECHOMQ_CHECK(read_taken("take", answer.view, out));
+                                         if (at_once)
+                                           at_once(out);
                                          return out;
                                        });
   }

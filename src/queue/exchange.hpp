@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,8 @@ enum class Settled : std::uint8_t {
   stale,  ///< another claim holds, or held, the job
 };
 
+struct Exchanged;
+
 /// Which jobs to claim.
 struct TakeRequest {
   std::uint32_t most = 1;  ///< 1..1000
@@ -62,6 +65,9 @@ struct TakeRequest {
   std::optional<UnixMillis> last_moment;
   /// Also finds out `flow_parent`: no row tells, so it is a look-up more a flat job.
   bool find_parents = false;
+  /// Sees the answer first, on the thread that reads it, and may take jobs out of it; must not block. Of a claim without
+  /// settlements only.
+  std::function<void(Exchanged&)> at_once;
 };
 
 /// A claimed job with what its row says of how to run it.

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <utility>
@@ -20,6 +21,13 @@ namespace wire {
 namespace {
 
 constexpr std::size_t kWriteChunk = std::size_t{256} << 10;
+/// In ms, between two looks whether a connection can be attended.
+constexpr int kLongestLook = 64;
+
+void ring(int event_fd) {
+  const std::uint64_t one = 1;
+  (void)!::write(event_fd, &one, sizeof one);
+}
 
 }  // namespace
 
@@ -172,6 +180,9 @@ void Link::send_soon_locked(Lock& lock, bool idle) {
     return;  // sent once live
   if (idle && !writing_ && !want_write_) {
     flush(lock, false);
+    // One that parks was left unarmed by whoever attended it, and nobody drives it.
+    if (settings_.parks && !armed_ && reader_ == Reader::none)
+      arm_locked();
     if (!pipeline_.has_waiting())
       return;
   } else if (!armed_ && reader_ == Reader::none) {
@@ -263,8 +274,11 @@ void Link::flush(Lock& lock, bool keep_going) {
     } else if (error == EAGAIN || error == EWOULDBLOCK) {
       want_write_ = true;
       armed_ = false;  // so that arm_locked sets the new interest
-      if (reader_ != Reader::caller)
+      if (reader_ != Reader::caller) {
         arm_locked();
+      } else if (bell_ >= 0) {
+        ring(bell_);  // it waits for input only
+      }
       break;
     } else if (error != EINTR) {
       break_locked("write failed: " + std::string(strerrordesc_np(error)));
@@ -291,8 +305,7 @@ void Link::signal_library_locked() {
   if (wake_pending_ || event_fd_ < 0)
     return;
   wake_pending_ = true;
-  const std::uint64_t one = 1;
-  (void)!::write(event_fd_, &one, sizeof one);
+  ring(event_fd_);
 }
 
 void Link::wake_library() {
@@ -376,6 +389,48 @@ bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
       signal_library_locked();
   }
   return true;
+}
+
+void Link::attend(int bell) {
+  Lock lock(mutex_);
+  // There may be no connection yet, or somebody else who reads for a moment.
+  for (int wait = 1; state_ != State::live || reader_ != Reader::none || broken_ || want_write_;
+       wait = std::min(2 * wait, kLongestLook)) {
+    if (closing_ || pipeline_.pending() == 0)
+      return;
+    lock.unlock();
+    pollfd rung{bell, POLLIN, 0};
+    if (::poll(&rung, 1, wait) != 0)
+      return;
+    lock.lock();
+  }
+  if (closing_ || pipeline_.pending() == 0)
+    return;
+  reader_ = Reader::caller;
+  caller_drove_ = true;
+  bell_ = bell;
+  disarm_locked();
+  const int fd = fd_;
+  lock.unlock();
+  bool closed_by_peer = false;
+  pollfd awaited[] = {{fd, POLLIN, 0}, {bell, POLLIN, 0}};
+  // Interrupted by a signal, it leaves the rest to the library's thread like anything else that comes later.
+  if (::poll(awaited, 2, -1) > 0 && awaited[0].revents != 0 && receive(fd, input_, MSG_DONTWAIT, closed_by_peer))
+    (void)process_input();
+  lock.lock();
+  bell_ = -1;
+  reader_ = Reader::none;
+  if (closed_by_peer)
+    break_locked("closed by the server");
+  if (broken_ || closing_) {
+    signal_library_locked();
+    return;
+  }
+  // With nothing in flight it is armed when something is sent: not now, when a job is to be begun.
+  if (pipeline_.pending() > 0)
+    arm_locked();
+  if (pipeline_.has_waiting() && !writing_)
+    signal_library_locked();
 }
 
 bool Link::receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer) {

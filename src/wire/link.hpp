@@ -1,8 +1,9 @@
 // One connection with its pipeline, under a thin Asio loop.
 //
 // Who reads: the library's thread, or, on a connection that has nothing but the caller's own request in flight, the
-// caller itself (`drive`), which saves two thread switches a round trip. Who writes: a caller whose request finds an
-// idle connection, else the library's thread, which thereby sends everything that gathered meanwhile in one write.
+// caller itself (`drive`), which saves two thread switches a round trip; on one that parks, a thread that has nothing to do
+// but to wait for its answer (`attend`). Who writes: a caller whose request finds an idle connection, else the library's
+// thread, which thereby sends everything that gathered meanwhile in one write.
 //
 // The socket is not in Asio's epoll itself but in a small epoll of its own (the gate), which Asio watches. So it can be
 // taken out of the library thread's sight with one system call while a caller drives.
@@ -149,6 +150,9 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   bool drive(bool (*done)(void*), void* argument, TimePoint until) override;
   void leave_to_library() noexcept override;
   void cancel(detail::Call& call) override;
+  /// For a connection that parks: reads it on this thread in the library's place, until something has come or the eventfd
+  /// `bell` is readable. Returns at once when nothing is awaited; waits when it is not this thread's to read yet.
+  void attend(int bell);
 
   /// Answers (once) when there is room below the bound; takes over the reference.
   void when_ready(detail::CallOf<void>* waiter);
@@ -232,6 +236,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   bool broken_ = false;        // to be torn down as soon as nobody is inside
   bool closing_ = false;
   bool caller_drove_ = false;  // since the last tick
+  int bell_ = -1;              // of the thread inside attend()
   std::uint32_t waiting_for_room_ = 0;
   Pipeline pipeline_;
   std::string out_;

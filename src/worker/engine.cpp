@@ -224,6 +224,9 @@ void Engine::run() {
   while (!finished_) {
     inbox_->wait(mail, deferred_.empty() ? alarms_.next() : TimePoint::min(), worthwhile());
     now_ = Clock::now();
+    // A run may end before the answer that gave its job has been handled: whatever has ended comes after all answers.
+    for (auto& answer : std::exchange(deferred_, {}))
+      answer();
     for (const Continuation& answer : mail.answers)
       answer();
     // After the answers, which may have renewed a lease; before the runs that ended, so that a process that was stopped

@@ -90,6 +90,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
     Milliseconds next{0};
   };
 
+  /// The claim that waits behind the BLPOP.
+  struct Ride {
+    UnixMillis clock_then{};  ///< as the engine's own, when it was made
+    TimePoint sent_then{};
+    JobPtr begun;  ///< begun before the control thread has heard of it
+  };
+
   Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWorkerOptions> batch);
 
   // Any thread.
@@ -116,8 +123,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
   [[nodiscard]] Milliseconds exchange_deadline(bool settles, bool claims) const;
   void exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, bool crossed, Result<queue::Exchanged> answer);
   /// What a claim gave, by a server that ran it at `at` or later. `crossed`: a claim by the other connection may have come between.
-  void taken(TimePoint at, queue::Exchanged& answer, bool crossed);
+  /// `running`: its only job, when a handler's thread has begun it.
+  void taken(TimePoint at, queue::Exchanged& answer, bool crossed, const JobPtr& running = nullptr);
   [[nodiscard]] JobPtr begin(queue::TakenJob taken, TimePoint sent, bool crossed);
+  /// Earlier runs of the job that are still here have lost it to the claim with this token. False when a later one is here.
+  [[nodiscard]] bool is_newest(const JobId& id, Token token);
+  /// On any thread.
+  [[nodiscard]] JobPtr make_job(queue::TakenJob taken) const;
+  void hold(const JobPtr& job, TimePoint sent);
+  /// As `begin`, of a job that a handler's thread has begun.
+  void adopt(const JobPtr& running, TimePoint sent);
   void tell_claimed();
   void tune(TimePoint sent);
   void pause_claims(Milliseconds pause);
@@ -135,8 +150,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void looked(const Result<Look>& answer);
   void nothing_claimable();
   void wait_for_token();
-  void ridden(std::size_t asked, Result<queue::Exchanged> answer);
-  [[nodiscard]] TimePoint time_of(UnixMillis claimed_at) const;
+  void ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged> answer);
+  /// On the thread that reads the answer: a handler's thread that waited for it begins a plain job by itself.
+  void begin_at_once(Ride& ride, queue::Exchanged& answer) const;
+  [[nodiscard]] static TimePoint time_of(UnixMillis claimed_at, UnixMillis clock_then, TimePoint sent_then,
+                                         TimePoint now);
   void new_work();
   void leave_parking();
   void take_name_out();
@@ -235,6 +253,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::unique_ptr<events::CancelWatch> cancels_;
   std::unique_ptr<HandlerPool> pool_;
   std::thread control_;
+  std::atomic<bool> begins_at_once_{true};  ///< not once it stops
 
   mutable std::mutex mutex_;
   std::condition_variable stopped_changed_;

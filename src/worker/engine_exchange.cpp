@@ -190,7 +190,7 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, b
   }
 }
 
-void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
+void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed, const JobPtr& running) {
   claim_pause_ = Milliseconds{0};
   if (answer.expired > 0)
     tell_expired(answer);
@@ -212,6 +212,11 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
     fruitless_ = 0;
   if (answer.jobs.empty())
     return;
+  if (running) {
+    adopt(running, at);
+    watch_queued();
+    return;
+  }
   submitted_.clear();
   const auto begin_next = [&](bool laned, std::size_t& next) {
     while (next < answer.jobs.size() && answer.jobs[next].job.lane.has_value() != laned)
@@ -242,41 +247,12 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed) {
 }
 
 Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent, bool crossed) {
-  if (crossed || taken.job.token.value() > 1) {
-    // An earlier run of the same job that is still here has lost it to this one.
-    const JobState* later = nullptr;
-    const Jobs older = held_of(taken.job.id, [&](const JobState& other) {
-      if (other.token > taken.job.token)
-        later = &other;
-      return !other.held.lost && other.held.phase != Phase::settling;
-    });
-    if (later != nullptr) {
-      // Claims go by two connections: this answer was overtaken by that of a later claim.
-      counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
-      log(LogLevel::warning, "worker_lease_lost", later, "claimed again before the answer to the first claim came");
-      return nullptr;
-    }
-    for (const JobPtr& other : older)
-      lose(other, Loss::lapsed, "claimed again by this worker");
-  }
+  if ((crossed || taken.job.token.value() > 1) && !is_newest(taken.job.id, taken.job.token))
+    return nullptr;
   const bool cancelled = taken.cancelled;
-  auto job = std::allocate_shared<JobState>(BlockAllocator<JobState>(blocks_), queue_, std::move(taken));
-  if (!job->timeout && options_.timeout.count() > 0)
-    job->timeout = options_.timeout;
-  job->lease = options_.lease;
-  job->announced = publisher_.wants(job->id);
+  JobPtr job = make_job(std::move(taken));
+  hold(job, sent);
   Held& held = job->held;
-  held.index = held_.size();
-  held.since = now_;
-  held.lease_until = sent + options_.lease;
-  held_.push_back(job);
-  by_id_.add(*job);
-  if (observers_)
-    claimed_.emplace_back(job);
-  alarms_.set_earlier(Alarm::lapse, held.lease_until);
-  alarms_.set_earlier(Alarm::renew, sent + options_.lease / 3);
-  if (job->timeout)
-    alarms_.set_earlier(Alarm::limit, now_ + *job->timeout);
   if (cancelled) {
     counters_.cancelled.fetch_add(1, std::memory_order_relaxed);
     job->stop.request(StopCause::cancelled);
@@ -290,6 +266,67 @@ Engine::JobPtr Engine::begin(queue::TakenJob taken, TimePoint sent, bool crossed
     return nullptr;
   }
   return job;
+}
+
+bool Engine::is_newest(const JobId& id, Token token) {
+  const JobState* later = nullptr;
+  const Jobs older = held_of(id, [&](const JobState& other) {
+    if (other.token > token)
+      later = &other;
+    return !other.held.lost && other.held.phase != Phase::settling;
+  });
+  if (later != nullptr) {
+    // Claims go by two connections: this answer was overtaken by that of a later claim.
+    counters_.leases_lost.fetch_add(1, std::memory_order_relaxed);
+    log(LogLevel::warning, "worker_lease_lost", later, "claimed again before the answer to the first claim came");
+    return false;
+  }
+  for (const JobPtr& other : older)
+    lose(other, Loss::lapsed, "claimed again by this worker");
+  return true;
+}
+
+void Engine::adopt(const JobPtr& running, TimePoint sent) {
+  const bool newest = is_newest(running->id, running->token);
+  hold(running, sent);
+  counters_.running.store(static_cast<std::uint32_t>(++handed_), std::memory_order_relaxed);
+  if (!newest) {
+    running->held.lost = running->held.lapsed = true;
+    running->lease_lost.store(true, std::memory_order_release);
+    running->stop.request(StopCause::lease_lost);
+  } else if (expired_) {
+    // Begun as the worker was told to stop at once: it goes back as those did that had begun before.
+    running->withdrawn.store(true, std::memory_order_release);
+    running->held.outcome = HandBack();
+    settle(running);
+    while (send_exchange()) {
+    }
+    running->stop.request(StopCause::worker_stopped);
+  }
+}
+
+Engine::JobPtr Engine::make_job(queue::TakenJob taken) const {
+  auto job = std::allocate_shared<JobState>(BlockAllocator<JobState>(blocks_), queue_, std::move(taken));
+  if (!job->timeout && options_.timeout.count() > 0)
+    job->timeout = options_.timeout;
+  job->lease = options_.lease;
+  job->announced = publisher_.wants(job->id);
+  return job;
+}
+
+void Engine::hold(const JobPtr& job, TimePoint sent) {
+  Held& held = job->held;
+  held.index = held_.size();
+  held.since = now_;
+  held.lease_until = sent + options_.lease;
+  held_.push_back(job);
+  by_id_.add(*job);
+  if (observers_)
+    claimed_.emplace_back(job);
+  alarms_.set_earlier(Alarm::lapse, held.lease_until);
+  alarms_.set_earlier(Alarm::renew, sent + options_.lease / 3);
+  if (job->timeout)
+    alarms_.set_earlier(Alarm::limit, now_ + *job->timeout);
 }
 
 void Engine::tune(TimePoint sent) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "client/attended.hpp"
 #include "script/registry.hpp"
 #include "worker/engine.hpp"
 
@@ -138,11 +139,32 @@ void Engine::wait_for_token() {
   lanes_first_ = !lanes_first_;
   asked_ += asked;
   riding_ = true;
+  auto ride = std::make_shared<Ride>(Ride{clock_then_, sent_then_, nullptr});
+  // Observers hear of a claim before its run begins, and from the control thread.
+  if (!observers_)
+    take.at_once = [this, ride](queue::Exchanged& answer) { begin_at_once(*ride, answer); };
   when(queue::exchange(riding_verbs_, {}, take, wait + kRideGrace),
-       [this, asked](Result<queue::Exchanged> answer) { ridden(asked, std::move(answer)); });
+       [this, asked, ride](Result<queue::Exchanged> answer) { ridden(asked, *ride, std::move(answer)); });
+  if (!take.at_once)
+    return;
+  if (auto* attended = dynamic_cast<client::Attended*>(watch_.get()))
+    pool_->lend(attended->attendant());
 }
 
-void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
+void Engine::begin_at_once(Ride& ride, queue::Exchanged& answer) const {
+  if (!HandlerPool::attends(this) || !begins_at_once_.load(std::memory_order_relaxed) || answer.jobs.size() != 1)
+    return;
+  // Whatever concerns other runs, or ends without one, is the control thread's.
+  const queue::TakenJob& first = answer.jobs.front();
+  const TimePoint now = Clock::now();
+  if (first.cancelled || first.job.token.value() > 1 ||
+      now >= time_of(answer.claimed_at, ride.clock_then, ride.sent_then, now) + options_.lease)
+    return;
+  ride.begun = make_job(std::move(answer.jobs.front()));
+  HandlerPool::begin_here(ride.begun);
+}
+
+void Engine::ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged> answer) {
   riding_ = false;
   asked_ -= asked;
   if (!answer && answer.error().is(Errc::cancelled)) {
@@ -175,17 +197,17 @@ void Engine::ridden(std::size_t asked, Result<queue::Exchanged> answer) {
     return;
   }
   ++rides_ended_;
-  taken(time_of(answer->claimed_at), *answer, true);
+  const TimePoint at =
+      sent_then_ == TimePoint::min() ? now_ : time_of(answer->claimed_at, clock_then_, sent_then_, now_);
+  taken(at, *answer, true, ride.begun);
   if (marks_due_)
     ask_for_marks();
 }
 
 /// The claim waited on the server, so when it was sent says nothing: the server's clock does, beside an earlier claim's. Never
 /// later than the truth while that clock runs evenly, so that no lease is believed in when it is over.
-TimePoint Engine::time_of(UnixMillis claimed_at) const {
-  if (sent_then_ == TimePoint::min())
-    return now_;
-  return std::clamp(sent_then_ + (claimed_at - clock_then_) - Milliseconds{1}, std::min(sent_then_, now_), now_);
+TimePoint Engine::time_of(UnixMillis claimed_at, UnixMillis clock_then, TimePoint sent_then, TimePoint now) {
+  return std::clamp(sent_then + (claimed_at - clock_then) - Milliseconds{1}, std::min(sent_then, now), now);
 }
 
 void Engine::new_work() {

@@ -24,6 +24,7 @@ void Engine::begin_stop(TimePoint deadline) {
   if (stopping_)
     return;
   stopping_ = true;
+  begins_at_once_.store(false, std::memory_order_relaxed);
   log(LogLevel::info, "worker_stopping", nullptr, std::to_string(handed_) + " running");
   for (const Alarm alarm : {Alarm::claim, Alarm::promote, Alarm::sweep, Alarm::upkeep, Alarm::deliver, Alarm::queued,
                             Alarm::gather, Alarm::pass, Alarm::beat})

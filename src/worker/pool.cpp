@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,6 +29,8 @@ namespace worker {
 namespace {
 
 thread_local const Engine* served = nullptr;
+thread_local bool attending_now = false;
+thread_local std::shared_ptr<JobState> begun_here;
 
 /// A queue in a ring that grows and never shrinks, so that a steady flow allocates nothing.
 class JobRing {
@@ -98,6 +102,8 @@ struct Detached {
 
 const Engine* HandlerPool::serves() noexcept { return served; }
 void HandlerPool::set_serves(const Engine* owner) noexcept { served = owner; }
+bool HandlerPool::attends(const Engine* owner) noexcept { return attending_now && served == owner && !begun_here; }
+void HandlerPool::begin_here(std::shared_ptr<JobState> job) noexcept { begun_here = std::move(job); }
 
 struct HandlerPool::State {
   struct Seat {
@@ -115,6 +121,12 @@ struct HandlerPool::State {
         slots(its_slots) {
     (void)::pthread_sigmask(SIG_SETMASK, nullptr, &signals);
   }
+  ~State() {
+    if (bell >= 0)
+      ::close(bell);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   static void run(const std::shared_ptr<State>& state, Seat& seat);
   static Detached drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job);
@@ -135,10 +147,36 @@ struct HandlerPool::State {
     job.in_slot.store(true, std::memory_order_relaxed);
   }
   void wake_one() {
-    if (waking || sleeping == 0 || idle())
+    if (waking || (idle() && (attending || !lent)))
       return;
-    waking = true;
-    wake.notify_one();
+    if (sleeping > 0) {
+      waking = true;
+      wake.notify_one();
+    } else if (attending && !idle()) {
+      ring();
+    }
+  }
+  void ring() const noexcept {
+    const std::uint64_t one = 1;
+    (void)!::write(bell, &one, sizeof one);
+  }
+  /// Gives the job that has begun meanwhile, if any.
+  [[nodiscard]] std::shared_ptr<JobState> attend(std::unique_lock<std::mutex>& lock) {
+    attending = true;
+    std::function<void(int)> attendant = std::exchange(lent, nullptr);
+    lock.unlock();
+    attending_now = true;
+    attendant(bell);
+    attending_now = false;
+    lock.lock();
+    attending = false;
+    std::uint64_t rung = 0;  // by the pool, or by the connection that cannot be written to
+    if (::read(bell, &rung, sizeof rung) > 0 && !lent && !closed)
+      lent = std::move(attendant);  // called away, so there is something to wait for still
+    lock.unlock();
+    attendant = nullptr;  // may be the last to let a connection go
+    lock.lock();
+    return std::exchange(begun_here, nullptr);
   }
   /// Whether it was the one slot that others wait for; then somebody is to be woken. A run that was given up has none any more.
   [[nodiscard]] bool leave_slot(JobState& job) {
@@ -169,7 +207,10 @@ struct HandlerPool::State {
   JobRing waiting;
   std::list<Seat> seats;  ///< a seat stays where it is as long as its thread lives
   std::size_t sleeping = 0;
-  bool waking = false;  ///< a thread was called and has not come yet
+  bool waking = false;            ///< a thread was called and has not come yet
+  std::function<void(int)> lent;  ///< what the next idle thread attends
+  bool attending = false;         ///< a thread does
+  int bell = -1;                  ///< calls it away; made when it is first needed
   bool closed = false;
 };
 
@@ -202,7 +243,11 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
       std::unique_lock lock(state->mutex);
       if (seat.abandoned)
         return;
-      while (!state->closed && state->idle()) {
+      while (!state->closed && state->idle() && !job) {
+        if (state->lent && !state->attending) {
+          job = state->attend(lock);
+          continue;
+        }
         ++state->sleeping;
         state->wake.wait(lock);
         --state->sleeping;
@@ -210,7 +255,8 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
       }
       if (state->closed)
         return;
-      job = state->waiting.pop();
+      if (!job)
+        job = state->waiting.pop();
       if (plain == nullptr)
         state->take_slot(*job);
       seat.runs.store(job.get(), std::memory_order_relaxed);
@@ -267,6 +313,18 @@ void HandlerPool::submit(std::span<std::shared_ptr<JobState>> jobs) {
   state_->wake_one();
 }
 
+void HandlerPool::lend(std::function<void(int bell)> attendant) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->closed)
+    return;
+  if (attendant && state_->bell < 0)
+    state_->bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (state_->bell < 0)
+    return;  // nobody could call the thread away
+  std::swap(state_->lent, attendant);
+  state_->wake_one();
+}
+
 bool HandlerPool::withdraw(const JobState* job) {
   const std::lock_guard lock(state_->mutex);
   return state_->waiting.remove(job);
@@ -306,6 +364,9 @@ std::size_t HandlerPool::shutdown() {
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;
     state_->waiting.clear();
+    state_->lent = nullptr;
+    if (state_->attending)
+      state_->ring();
     for (State::Seat& seat : state_->seats) {
       const bool runs = seat.runs.load(std::memory_order_acquire) != nullptr;
       busy += runs ? 1 : 0;

@@ -5,11 +5,14 @@
 //
 // Threads are woken one after another: one that takes a job while more wait wakes the next. So handlers that block get
 // a thread each within a few wake-ups, and handlers that do not are run by few threads, one after another.
+//
+// One idle thread may wait for the worker's next job at its source (`lend`): it begins it without being woken by another.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -41,6 +44,13 @@ class HandlerPool {
 
   /// Runs the handler for each when a thread is free; their outcomes go to the inbox.
   void submit(std::span<std::shared_ptr<JobState>> jobs);
+  /// Gives an idle thread something to wait on besides its sleep: `attendant(bell)` is called on it, and returns when it has heard
+  /// something or when the eventfd `bell` is readable. Replaces the one before that no thread has come to; may be empty.
+  void lend(std::function<void(int bell)> attendant);
+  /// Whether this thread is one of `owner`'s pool, inside of its attendant, with nothing begun.
+  [[nodiscard]] static bool attends(const Engine* owner) noexcept;
+  /// On such a thread: it runs this job as soon as its attendant returns.
+  static void begin_here(std::shared_ptr<JobState> job) noexcept;
   /// Takes a job back that no thread has begun. False when it runs or has ended.
   [[nodiscard]] bool withdraw(const JobState* job);
   /// Lets the thread go that runs this job's handler, and starts another in its place. What the handler comes to is

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "queue/exchange.hpp"
+#include "queue/state.hpp"
 #include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
 
@@ -62,6 +64,62 @@ TEST_F(WorkerRide, AJobBeginsThoughItsWorkerCanSendNothingMore) {
   EXPECT_TRUE(eventually([&] { return runs == 1; }, 900ms));
   proxy.release();
   EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+}
+
+// Its handler's thread has read the answer itself.
+TEST_F(WorkerRide, AJobBeginsThoughTheLibrarysThreadIsHeldUp) {
+  const Client far = open(server_->url());
+  const Queue queue = far.queue("work");
+  for (const std::uint32_t concurrency : {1U, 4U}) {
+    std::atomic<int> runs{0};
+    const Worker worker = start_on(
+        queue,
+        [&](Job&) {
+          ++runs;
+          return Done();
+        },
+        riding_options(concurrency));
+    for (int round = 1; round <= 3; ++round) {
+      ASSERT_TRUE(eventually([&] { return rides(); }));
+      std::promise<void> held, go;
+      queue.internal().core->after(0ms, [&] {
+        held.set_value();
+        go.get_future().wait();
+      });
+      held.get_future().wait();
+      const JobId id = enqueue();
+      EXPECT_TRUE(eventually([&] { return runs == round; }, 900ms));
+      go.set_value();
+      EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+    }
+  }
+}
+
+// A handler's thread waits on it at that moment: it lets go, and what comes next is found all the same.
+TEST_F(WorkerRide, AConnectionThatBreaksWhileItIsReadIsLetGo) {
+  const Client far = open(server_->url());
+  for (const std::uint32_t concurrency : {1U, 4U}) {
+    std::atomic<int> runs{0};
+    Worker worker = start_on(far.queue("work"), [&](Job&) { return ++runs, Done(); }, riding_options(concurrency));
+    for (int round = 1; round <= 5; ++round) {
+      ASSERT_TRUE(eventually([&] { return rides(); })) << round;
+      const std::string list(client_->command("CLIENT", "LIST", "TYPE", "normal").get().value().as_text().value_or(""));
+      std::string id;
+      for (std::size_t begin = 0; begin < list.size() && id.empty(); begin = list.find('\n', begin) + 1) {
+        const std::string line = list.substr(begin, list.find('\n', begin) - begin);
+        if (line.find("flags=b") != std::string::npos)
+          id = line.substr(3, line.find(' ') - 3);
+      }
+      ASSERT_NE(id, "") << list;
+      ASSERT_TRUE(client_->command("CLIENT", "KILL", "ID", id).get());
+      enqueue();
+      EXPECT_TRUE(eventually([&] { return runs == round; })) << round;
+    }
+    ASSERT_TRUE(eventually([&] { return rides(); }));
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(worker.stop(5s).leaked, 0U);
+    EXPECT_LT(since(begun), 2s) << "and whoever waits on it does not hold a stop up";
+  }
 }
 
 // Its BLPOP still takes tokens, for the server does not know that nobody is there any more.

@@ -1,9 +1,11 @@
 #include "worker/pool.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <atomic>
 #include <coroutine>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -252,6 +254,118 @@ TEST(HandlerPool, ACoroutineBeginsWhenThereIsASlot) {
   EXPECT_EQ(wait_for(*inbox, 19).size(), 19U);
   EXPECT_EQ(most, 3) << "two, and the one without a slot";
   EXPECT_EQ((*pool)->shutdown(), 0U);
+}
+
+/// Waits for its bell; says when it has begun to.
+struct Attendant {
+  std::atomic<int> inside{0};
+  std::atomic<int> left{0};
+  [[nodiscard]] std::function<void(int)> function() {
+    return [this](int bell) {
+      ++inside;
+      pollfd ring{bell, POLLIN, 0};
+      (void)::poll(&ring, 1, 10'000);
+      ++left;
+    };
+  }
+};
+
+bool eventually(const std::function<bool()>& holds) {
+  for (const auto until = Clock::now() + 5s; Clock::now() < until; std::this_thread::sleep_for(1ms)) {
+    if (holds())
+      return true;
+  }
+  return holds();
+}
+
+TEST(HandlerPool, AThreadThatAttendsIsCalledAwayForAJobAndComesBack) {
+  Attendant attendant;  // outlives the pool
+  auto inbox = std::make_shared<Inbox>();
+  auto pool =
+      HandlerPool::start(1, [](Job& seen) { return echomq::Done(std::string(seen.payload())); }, inbox, nullptr);
+  ASSERT_TRUE(pool);
+  (*pool)->lend(attendant.function());
+  for (int round = 1; round <= 20; ++round) {
+    ASSERT_TRUE(eventually([&] { return attendant.inside == round; }));
+    EXPECT_EQ(attendant.left, round - 1);
+    submit(**pool, job("x"));
+    ASSERT_EQ(wait_for(*inbox, 1).size(), 1U);
+    EXPECT_EQ(attendant.left, round);
+  }
+}
+
+TEST(HandlerPool, AThreadThatAttendsIsLeftAloneWhileAnotherIsIdle) {
+  Attendant attendant;  // outlives the pool
+  auto inbox = std::make_shared<Inbox>();
+  auto pool =
+      HandlerPool::start(2, [](Job& seen) { return echomq::Done(std::string(seen.payload())); }, inbox, nullptr);
+  ASSERT_TRUE(pool);
+  (*pool)->lend(attendant.function());
+  ASSERT_TRUE(eventually([&] { return attendant.inside == 1; }));
+  for (int i = 0; i < 20; ++i) {
+    submit(**pool, job("x"));
+    ASSERT_EQ(wait_for(*inbox, 1).size(), 1U);
+    std::this_thread::sleep_for(3ms);
+  }
+  // On a busy machine the other one may not be idle again after its pause; with each job it would be 20 times.
+  const int called_away = attendant.left;
+  EXPECT_LT(called_away, 10);
+  ASSERT_TRUE(eventually([&] { return attendant.inside == called_away + 1; }));
+  EXPECT_EQ((*pool)->shutdown(), 0U) << "and is called away at the end";
+  EXPECT_EQ(attendant.left, called_away + 1);
+}
+
+TEST(HandlerPool, WhatBeginsWhereAThreadAttendsIsRunByThatThread) {
+  auto inbox = std::make_shared<Inbox>();
+  std::thread::id ran_on;
+  auto pool = HandlerPool::start(
+      3,
+      [&](Job& seen) {
+        ran_on = std::this_thread::get_id();
+        return echomq::Done(std::string(seen.payload()));
+      },
+      inbox, nullptr);
+  ASSERT_TRUE(pool);
+  EXPECT_FALSE(HandlerPool::attends(nullptr)) << "this thread is none of the pool's";
+  for (int i = 0; i < 20; ++i) {
+    std::promise<std::thread::id> attended_on;
+    std::promise<bool> attends, attends_still;
+    (*pool)->lend([&](int) {
+      attends.set_value(HandlerPool::attends(nullptr));
+      HandlerPool::begin_here(job("begun"));
+      attends_still.set_value(HandlerPool::attends(nullptr));
+      attended_on.set_value(std::this_thread::get_id());
+    });
+    const std::vector<Ended> ended = wait_for(*inbox, 1);
+    ASSERT_EQ(ended.size(), 1U);
+    EXPECT_EQ(ended[0].outcome.text, "begun");
+    EXPECT_TRUE(attends.get_future().get());
+    EXPECT_FALSE(attends_still.get_future().get()) << "one job at a time";
+    EXPECT_EQ(attended_on.get_future().get(), ran_on);
+  }
+  EXPECT_EQ((*pool)->begun(), 20U);
+}
+
+TEST(HandlerPool, AnAttendantThatFindsNoIdleThreadWaitsForOne) {
+  Attendant first, second;  // outlive the pool
+  auto inbox = std::make_shared<Inbox>();
+  std::promise<void> begun, go;
+  auto pool = HandlerPool::start(
+      1,
+      [&](Job&) {
+        begun.set_value();
+        go.get_future().wait();
+        return echomq::Done();
+      },
+      inbox, nullptr);
+  ASSERT_TRUE(pool);
+  submit(**pool, job("x"));
+  begun.get_future().wait();
+  (*pool)->lend(first.function());
+  (*pool)->lend(second.function());
+  go.set_value();
+  EXPECT_TRUE(eventually([&] { return second.inside == 1; }));
+  EXPECT_EQ(first.inside, 0) << "it was replaced before";
 }
 
 TEST(Blocks, AreUsedAgainAndOutliveTheirPool) {
