@@ -18,6 +18,8 @@ constexpr std::size_t kRunRecords = 256;
 /// How far the ids of a run may stay behind the clock. The longer, the seldomer the connection runs dry.
 constexpr Milliseconds kRunAge{5};
 constexpr std::size_t kBatchRecords = 1000;
+/// As many as the script looks for. There are fewer: what is in flight at most, and records whose time is over.
+constexpr std::size_t kMostLater = 4096;
 constexpr std::size_t kBatchBytes = std::size_t{512} << 10;
 
 /// Whether no id of anybody else stands between the two, by their values.
@@ -155,16 +157,40 @@ bool Writer::mint(WaitingRecord& record, std::vector<Settled>& settled) {
 
 bool Writer::dropped(WaitingRecord& record, detail::Clock::time_point now, std::vector<Settled>& settled) {
   if (record.withdrawn()) {
+    note_given_up(record);
     settled.push_back({&record, fail(Errc::cancelled, "withdrawn before it was written", Repeat::safe)});
     return true;
   }
   if (record.deadline > now)
     return false;
+  note_given_up(record);
   // One that may have been written before its answer was lost cannot be called unwritten.
   settled.push_back({&record, record.maybe_there ? fail(Errc::outcome_unknown, "the answer was lost", Repeat::unsafe)
                                                  : fail(Errc::timeout, "the deadline passed in the queue of the stream",
                                                         Repeat::safe)});
   return true;
+}
+
+void Writer::note_given_up(const WaitingRecord& record) {
+  if (record.maybe_there && record.id && !record.once)
+    given_up_.push_back({record.number, *record.id});
+}
+
+/// What was sent before and comes behind a batch.
+void Writer::note_later(Batch& batch) {
+  for (const WaitingRecord* record : waiting_) {
+    if (record->number > newest_sent_)
+      break;
+    if (record->maybe_there && record->id && !record->once)
+      batch.later.push_back({record->number, *record->id});
+  }
+  for (const Sent& one : given_up_) {
+    if (one.number > batch.records.front()->number)
+      batch.later.push_back(one);
+  }
+  std::ranges::sort(batch.later, {}, &Sent::number);
+  if (batch.later.size() > kMostLater)
+    batch.later.erase(batch.later.begin(), batch.later.end() - static_cast<std::ptrdiff_t>(kMostLater));
 }
 
 /// Ids that follow one another, enough for what waits and for what came of late.
@@ -223,6 +249,10 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
     std::ranges::sort(again_, {}, &WaitingRecord::number);
     waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
     again_.clear();
+  }
+  if (in_flight_ == 0 && !given_up_.empty()) {
+    const std::uint64_t front = waiting_.empty() ? UINT64_MAX : waiting_.front()->number;
+    std::erase_if(given_up_, [&](const Sent& one) { return one.number < front; });
   }
   if (waiting_.empty())
     return nullptr;
@@ -296,6 +326,9 @@ Writer::Batch* Writer::next_batch(std::vector<Settled>& settled) {
     batch->before = last_sent_;
   }
   last_sent_ = *batch->records.back()->id;
+  newest_sent_ = std::max(newest_sent_, batch->records.back()->number);
+  if (batch->form == Form::script)
+    note_later(*batch);
   ++in_flight_;
   if (batch->form == Form::run)
     runs_.push_back(batch);

@@ -11,7 +11,8 @@
 // After a refusal, for a while, batches travel as script calls (`stream_append`), which stop at the first record that
 // the stream refuses and name the stream's top. Two are in flight at most; the second says which record must stand before
 // it, so that it cannot pass a batch that was refused. What was not appended goes back to the front of the queue and is minted
-// again, above the top. What may stand already, after a lost answer, is looked up by the same script under its old id.
+// again, above the top. What may stand already, after a lost answer, is looked up by the same script under its old id; where a later
+// record of these stands, an earlier one that does not is refused: it would stand behind it.
 //
 // Records with a caller's key go by the script `stream_publish`, with nothing else in flight: which of them stand is known with its
 // answer only.
@@ -66,6 +67,11 @@ class Writer : public std::enable_shared_from_this<Writer> {
     WaitingRecord* record;
     Result<EventId> result;
   };
+  /// A record that was sent under that id.
+  struct Sent {
+    std::uint64_t number;
+    EventId id;
+  };
   using Lock = std::unique_lock<std::mutex>;
   enum class Pumped : std::uint8_t { by_appender, by_answer };
 
@@ -86,6 +92,9 @@ class Writer : public std::enable_shared_from_this<Writer> {
   void refused(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled);
   [[nodiscard]] static Error told_of(const WaitingRecord& record, const Batch& batch, const Error& error);
   void take_back(Batch& batch, std::size_t from);
+  [[nodiscard]] bool passed(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled);
+  void note_given_up(const WaitingRecord& record);
+  void note_later(Batch& batch);
   void go_on();
   void settle(std::vector<Settled>& settled);
   void settle_appended(Batch& batch);
@@ -103,6 +112,8 @@ class Writer : public std::enable_shared_from_this<Writer> {
   std::deque<WaitingRecord*> waiting_;
   std::deque<WaitingRecord*> again_;  ///< taken back; they go before `waiting_` once nothing is in flight
   std::uint64_t appended_ = 0;        ///< records that were ever taken over
+  std::uint64_t newest_sent_ = 0;     ///< the highest number that was ever sent
+  std::vector<Sent> given_up_;        ///< answered `outcome_unknown`: they may stand before records that wait
   std::size_t held_ = 0;              ///< records not settled
   std::size_t held_bytes_ = 0;
   std::size_t in_flight_ = 0;

@@ -22,6 +22,14 @@ constexpr std::chrono::seconds kForgotten{10};
   return {since, id.value() & 0x3FFFFF};
 }
 
+[[nodiscard]] Error passed_by(const WaitingRecord& record) {
+  return Error(
+      Errc::nonmonotonic,
+      fmt::format("record {} was refused, and later ones of its appender were not: ids that nobody minted stand "
+                  "between them, or the connection was lost",
+                  record.id->text()));
+}
+
 }  // namespace
 
 /// A record that may stand from before is not told an error after which it could be appended again.
@@ -175,6 +183,43 @@ void Writer::stopped(Batch& batch, const resp::View& reply, std::vector<Settled>
   refused(batch, static_cast<std::size_t>(std::max<std::int64_t>(*appended, 0)), reply, settled);
 }
 
+/// Whether a later record than the refused one stands, from before a loss. What stands is left with the batch, what does not
+/// and is before it can be appended no more, and what is behind all of it is minted again.
+bool Writer::passed(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled) {
+  if (batch.form != Batch::Form::script)
+    return false;
+  std::vector<WaitingRecord*> there;
+  if (const resp::View places = reply.at(5); places.is_aggregate()) {
+    for (const resp::View& one : places.elements()) {
+      const auto place = static_cast<std::size_t>(one.as_integer().value_or(0));
+      if (place > appended + 1 && place <= batch.records.size())
+        there.push_back(batch.records[place - 1]);
+    }
+  }
+  std::uint64_t last = there.empty() ? 0 : there.back()->number;
+  if (const auto later = reply.at(6).as_integer(); later && *later > 0 && std::size_t(*later) <= batch.later.size())
+    last = std::max(last, batch.later[std::size_t(*later) - 1].number);
+  if (last <= batch.records[appended]->number)
+    return false;
+  auto next = there.begin();
+  for (std::size_t i = appended; i < batch.records.size(); ++i) {
+    WaitingRecord* record = batch.records[i];
+    if (next != there.end() && *next == record) {
+      ++next;
+    } else if (record->number < last) {
+      settled.push_back({record, std::unexpected<Error>(passed_by(*record))});
+    } else {
+      record->id.reset();
+      record->refused_alone = false;
+      record->maybe_there = false;
+      again_.push_back(record);
+    }
+  }
+  batch.records.resize(appended);
+  batch.records.insert(batch.records.end(), there.begin(), there.end());
+  return true;
+}
+
 void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply, std::vector<Settled>& settled) {
   WaitingRecord* first = batch.records[appended];
   const std::string_view why = reply.at(3).as_text().value_or("");
@@ -202,14 +247,12 @@ void Writer::refused(Batch& batch, std::size_t appended, const resp::View& reply
     return;
   }
   if (first->overtaken) {
-    settled.push_back(
-        {first, fail(Errc::nonmonotonic,
-                     fmt::format("record {} was refused, and later ones of its appender were not: ids that "
-                                 "nobody minted stand between them, or the connection was lost",
-                                 first->id->text()))});
+    settled.push_back({first, std::unexpected<Error>(passed_by(*first))});
     batch.records.clear();
     return;
   }
+  if (passed(batch, appended, reply, settled))
+    return;
   // None of the rest is there, so all of it gets new ids.
   const std::int64_t ahead = static_cast<std::int64_t>(std::min<std::uint64_t>(top.milliseconds, INT64_MAX)) - now_ms();
   ++first->mints;
@@ -298,6 +341,8 @@ void Writer::failed(Batch& batch, const Error& error) {
         record->refused_alone = true;
         again_.push_back(record);
       } else {
+        record->maybe_there = record->maybe_there || lost;
+        note_given_up(*record);
         settled.push_back({record, std::unexpected<Error>(told_of(*record, batch, error))});
       }
     }

@@ -139,7 +139,7 @@ void Writer::Batch::encode_keyed(std::string_view key) {
 }
 
 void Writer::Batch::encode_script(std::string_view key) {
-  std::size_t words = 5;
+  std::size_t words = 6 + later.size();
   if (form == Form::script) {
     for (const WaitingRecord* record : records)
       words += 2 + record->texts();
@@ -148,10 +148,22 @@ void Writer::Batch::encode_script(std::string_view key) {
   for (const std::string_view word : {std::string_view("EVALSHA"), script->sha1, std::string_view("1"), key})
     write_bulk(bytes_, word);
   write_bulk(bytes_, before ? fmt::format("{} {}", before->entry_id().text(), before->text()) : std::string());
+  if (looks()) {
+    write_bulk(bytes_, Decimal(later.size()));
+    for (const auto& [number, id] : later)
+      write_bulk(bytes_, fmt::format("{} {}", id.entry_id().text(), id.text()));
+  } else {
+    write_bulk(bytes_, "");
+  }
   if (form == Form::script) {
     for (const WaitingRecord* record : records)
       add(*record);
   }
+}
+
+bool Writer::Batch::looks() const {
+  return !later.empty() ||
+         std::ranges::any_of(records, [](const WaitingRecord* record) { return record->maybe_there; });
 }
 
 std::vector<std::pair<std::size_t, Error>> Writer::Batch::refusals() {
@@ -165,7 +177,7 @@ std::vector<std::pair<std::size_t, Error>> Writer::Batch::refusals() {
 }
 
 void Writer::Batch::begin(std::size_t words) {
-  std::size_t size = 256 + resp::count_size(words);
+  std::size_t size = 256 + resp::count_size(words) + 60 * later.size();
   for (const WaitingRecord* record : records)
     size += record->encoded().size() + 120;
   bytes_.reserve(size);

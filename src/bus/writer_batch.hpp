@@ -43,12 +43,16 @@ class Writer::Batch final : public detail::Call {
   const Form form;
   std::vector<WaitingRecord*> records;
   std::optional<EventId> before;  ///< the record that must stand already, for a script
-  bool submitted = false;         ///< guarded by the writer
+  /// What may stand behind its records already, after a lost answer, in the order of the calls: for a script.
+  std::vector<Sent> later;
+  bool submitted = false;  ///< guarded by the writer
 
  private:
   ~Batch() override = default;
   void destroy() noexcept override { delete this; }
 
+  /// Whether a record of these may stand though an earlier one does not.
+  [[nodiscard]] bool looks() const;
   void encode_adds(std::string_view key);
   void encode_keyed(std::string_view key);
   void encode_script(std::string_view key);
