@@ -7,6 +7,7 @@
 
 #include "bus/records.hpp"
 #include "bus/state.hpp"
+#include "client/line.hpp"
 #include "client/live_core.hpp"
 
 namespace echomq {
@@ -161,6 +162,31 @@ void TailMux::resume() {
   look_for_gaps();
 }
 
+std::unique_ptr<client::Line> TailMux::make_line() {
+  std::unique_ptr<client::Line> line = core_->line(slot_);
+  if (auto* told = dynamic_cast<client::ToldLine*>(line.get())) {
+    told->when_live([weak = weak_from_this()](std::int64_t connection) {
+      if (const auto self = weak.lock())
+        self->connected(connection);
+    });
+  }
+  return line;
+}
+
+/// What came while the connection was lost, and has gone, no XREAD tells of: the one that waits ends, and all are looked at.
+void TailMux::connected(std::int64_t connection) {
+  Lock lock(mutex_);
+  if (!std::exchange(was_connected_, true))
+    return;
+  connection_ = slot_ == detail::Call::kAnySlot ? connection : 0;
+  anew_ = true;
+  for (auto& [key, followed] : followed_) {
+    followed.looked = {};
+    to_look_.insert(key);
+  }
+  wake(lock);
+}
+
 void TailMux::later(Milliseconds wait, void (TailMux::*what)()) {
   if (core_->closed()) {
     Lock lock(mutex_);
@@ -196,8 +222,9 @@ Result<TailMux::Parts> TailMux::read_parts(const resp::View& reply) {
 
 void TailMux::ask(Lock& lock) {
   if (!line_) {
+    was_connected_ = false;
     lock.unlock();
-    std::shared_ptr<client::Line> line = core_->line(slot_);
+    std::shared_ptr<client::Line> line = make_line();
     lock.lock();
     if (followed_.empty()) {
       running_ = false;
@@ -205,6 +232,10 @@ void TailMux::ask(Lock& lock) {
     }
     line_ = std::move(line);
     connection_ = 0;
+  }
+  if (anew_) {
+    lock.unlock();
+    return look_for_gaps();
   }
   std::vector<std::string> cursors;
   std::vector<const std::string*> keys;
@@ -340,6 +371,7 @@ void TailMux::look_for_gaps() {
     }
     key = to_look_.erase(key);
   }
+  anew_ = anew_ && due.size() == kMostLooks;
   if (due.empty() || core_->closed())
     return go_on(lock);
   lock.unlock();
@@ -356,6 +388,8 @@ void TailMux::look_for_gaps() {
           gap = found->second.watch.looked(look_of(*info));
           if (gap)
             readers = found->second.readers;
+        } else if (!info && found != self->followed_.end()) {
+          self->to_look_.insert(key);
         }
       }
       for (const auto& reader : readers)

@@ -97,6 +97,8 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
                  EntryNumber noted);
   void later(Milliseconds wait, void (TailMux::*what)());
   void resume();
+  [[nodiscard]] std::unique_ptr<client::Line> make_line();
+  void connected(std::int64_t connection);
   void wake_again();
   void tell(const std::vector<std::shared_ptr<TailReader>>& readers, const Error& why);
 
@@ -115,6 +117,8 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   bool can_unblock_ = true;
   unsigned tries_ = 0;
   std::int64_t connection_ = 0;  ///< its CLIENT ID, 0 when it is not known
+  bool was_connected_ = false;   ///< `line_`, before
+  bool anew_ = false;            ///< it was lost and is back: all streams are looked at before the next XREAD
   detail::Clock::time_point not_before_{};
   Milliseconds backoff_{0};
 };

@@ -114,6 +114,22 @@ void FollowingLine::map_changed() {
   close_all(done);
 }
 
+void FollowingLine::when_live(std::function<void(std::int64_t connection)> on_live) {
+  const std::lock_guard lock(mutex_);
+  on_live_ = std::move(on_live);
+}
+
+void FollowingLine::link_live(std::int64_t connection_id) {
+  std::function<void(std::int64_t)> told;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_)
+      told = on_live_;
+  }
+  if (told)
+    told(connection_id);
+}
+
 void FollowingLine::link_lost(const Error&) {
   if (ways_.find)
     ask_while_lost();

@@ -17,6 +17,14 @@ namespace echomq {
 inline namespace v1 {
 namespace client {
 
+/// A line that tells when it is connected: what `Core::line` of a client gives.
+class ToldLine : public Line {
+ public:
+  /// `on_live` is told of each connection that is made, with its CLIENT ID (0: unknown), on the library's thread; it must not
+  /// block. Before the first call.
+  virtual void when_live(std::function<void(std::int64_t connection)> on_live) = 0;
+};
+
 class FollowingLine final : public MapWatcher,
                             public wire::LinkObserver,
                             public wire::Redirector,
@@ -40,9 +48,11 @@ class FollowingLine final : public MapWatcher,
   void submit(detail::Call* call);
   void close(const Error& why);
   [[nodiscard]] bool closed() const;
+  /// As `ToldLine`.
+  void when_live(std::function<void(std::int64_t connection)> on_live);
 
   void map_changed() override;
-  void link_live(std::int64_t) override {}
+  void link_live(std::int64_t connection_id) override;
   void link_lost(const Error&) override;
   void link_push(const resp::View&) override {}
   [[nodiscard]] bool moved(const wire::Link& from, std::string_view error_text,
@@ -63,6 +73,7 @@ class FollowingLine final : public MapWatcher,
   Links left_;  // on other nodes, which still owe an answer
   bool closed_ = false;
   Error close_error_;
+  std::function<void(std::int64_t)> on_live_;
   bool asking_ = false;  // `ask_while_lost` goes on
 };
 

@@ -260,7 +260,7 @@ void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
 namespace {
 
 /// What a caller has of a line. Keeps the core, whose loop it lives in.
-class OwnLine final : public Line {
+class OwnLine final : public ToldLine {
  public:
   OwnLine(std::shared_ptr<Core> core, std::shared_ptr<FollowingLine> line, detail::Target* target)
       : core_(std::move(core)), line_(std::move(line)), target_(target) {}
@@ -274,6 +274,9 @@ class OwnLine final : public Line {
     line_->submit(call);
   }
   void close() override { line_->close(Error(Errc::client_closed, "the connection is closed", Repeat::safe)); }
+  void when_live(std::function<void(std::int64_t connection)> on_live) override {
+    line_->when_live(std::move(on_live));
+  }
 
  private:
   const std::shared_ptr<Core> core_;

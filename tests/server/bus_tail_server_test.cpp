@@ -10,6 +10,7 @@
 
 #include "bus_fixture.hpp"
 #include "support/bounds.hpp"
+#include "support/proxy.hpp"
 
 namespace echomq::test {
 namespace {
@@ -361,6 +362,56 @@ TEST_F(BusTail, WhatCameAndWentWhileTheConnectionWasLostIsTold) {
       "1", kKey);
   raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
   const auto told = gaps.wait(1);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].missed, 7U);
+  append("1");
+  EXPECT_THAT(seen.wait(2), ElementsAre("0", "1"));
+  std::this_thread::sleep_for(1200ms);
+  append("2");
+  EXPECT_EQ(seen.wait(3).size(), 3U);
+  EXPECT_EQ(tail->stats().gaps, 1U) << "told once";
+}
+
+/// The connection is lost while nothing waits on it, and what came meanwhile has gone: no read fails and none finds anything.
+TEST_F(BusTail, WhatCameAndWentWhileTheConnectionWasLostBetweenTwoReadsIsTold) {
+  Proxy proxy(server().url());
+  Gaps gaps;
+  Seen seen;
+  Client follower = Client::open(proxy.url()).value();
+  std::promise<void> looked;
+  std::promise<void> go_on;
+  const std::shared_future<void> may_go_on = go_on.get_future().share();
+  auto tail = Tail::start(
+      follower.stream("q", "s"),
+      [&, next = seen.handler(), first = true](const TailMessage& message) mutable {
+        next(message);
+        if (!std::exchange(first, false))
+          return;
+        // Its answer comes before that of the look which follows the handler, and keeps the next read back.
+        follower.command("PING").then([&](const Result<Value>&) {
+          looked.set_value();
+          may_go_on.wait();
+        });
+      },
+      {}, gaps.options());
+  ASSERT_TRUE(tail);
+  ASSERT_TRUE(soon([&] {
+    return raw("INFO", "clients").as_text().value_or("").find("blocked_clients:1\r") != std::string_view::npos;
+  })) << "it does not wait";
+  const std::int64_t looks = calls_of("xinfo|stream");
+  append("0");
+  ASSERT_EQ(looked.get_future().wait_for(10s), std::future_status::ready);
+  ASSERT_TRUE(soon([&] { return calls_of("xinfo|stream") > looks; })) << "it does not look";
+  std::this_thread::sleep_for(50ms);  // its answer is there, and waits for its turn
+  proxy.refuse_new(true);
+  ASSERT_GE(proxy.cut(), 2U);
+  raw("EVAL",
+      "for i = 1, 7 do redis.call('XADD', KEYS[1], '*', 'k', i) end return redis.call('XTRIM', KEYS[1], 'MAXLEN', 0)",
+      "1", kKey);
+  proxy.refuse_new(false);
+  ASSERT_TRUE(soon([&] { return proxy.counters().open >= 2; })) << "it does not connect again";
+  go_on.set_value();
+  const auto told = gaps.wait(1, bound(3s));
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].missed, 7U);
   append("1");
