@@ -37,11 +37,13 @@ using StreamHandler = std::function<Handled(const StreamMessage&)>;
 struct GroupConsumerOptions {
   GroupStart start = GroupStart::latest;  ///< of a group that does not exist yet
   /// How long an entry must lie untouched before another consumer may take it over; > 0. What this consumer holds is
-  /// refreshed every third of it, so a slow handler keeps what waits behind it; only a handler that takes longer than
-  /// this for one record is overtaken.
+  /// refreshed every third of it, also while a handler runs, which may take as long as it likes; only a consumer that cannot reach the
+  /// server for so long, or whose process stands still, is overtaken.
   Milliseconds min_idle{30000};
-  Milliseconds beat{1000};    ///< how often an idle consumer looks for idle entries, and at most for new ones; > 0
-  std::uint32_t count = 100;  ///< entries a read; >= 1
+  Milliseconds beat{1000};  ///< how often an idle consumer looks for idle entries, and at most for new ones; > 0
+  /// Entries a read; >= 1. A look for idle entries goes through ten times as many pending ones; where there are more and none is idle,
+  /// through 10,000 a look, and a second or a `beat` apart.
+  std::uint32_t count = 100;
   /// An entry that fails when it is handed out so often, or was handed out so often to consumers that died over it, goes to
   /// `dead_stream` and is acknowledged. 0: it comes back for ever. An entry that waited behind others in the hands of a consumer that
   /// died has been handed out once, unseen: use 2 or more.

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "bus/checks.hpp"
-#include "bus/coarse_clock.hpp"
 #include "bus/group_acks.hpp"
 #include "bus/group_claims.hpp"
 #include "bus/group_delays.hpp"
+#include "bus/group_keeper.hpp"
 #include "bus/group_pool.hpp"
 #include "bus/state.hpp"
 
@@ -39,8 +39,17 @@ constexpr Milliseconds kLongestPoll{1000};
 /// ahead is kept from other consumers.
 constexpr std::size_t kMostAhead = 4;
 constexpr Milliseconds kFast{50};
-/// Entries a refresh.
-constexpr std::size_t kRefreshed = 500;
+/// How many entries a look for idle ones asks for (the server looks through ten times as many) where the pending list is long, and
+/// how often it goes on there while it finds none.
+constexpr std::uint32_t kWideLook = 1000;
+constexpr Milliseconds kNextLook{1000};
+
+/// The entry id right before that one.
+[[nodiscard]] EntryNumber before(EntryNumber entry) noexcept {
+  if (entry.tail > 0)
+    return {entry.milliseconds, entry.tail - 1};
+  return entry.milliseconds > 0 ? EntryNumber{entry.milliseconds - 1, UINT64_MAX} : EntryNumber{};
+}
 
 }  // namespace
 
@@ -53,12 +62,15 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         options_(std::move(options)),
         line_(group_.stream().internal().core->line(group_.stream().internal().slot)),
         delayed_(options_.min_idle),
-        acks_(group_, [this](const Result<std::uint64_t>& answer) { acknowledged(answer); }) {
+        look_(options_.count),
+        acks_(group_, [this](const Result<std::uint64_t>& answer) { acknowledged(answer); }),
+        keeper_(group_, consumer_, options_.min_idle) {
     if (options_.concurrency > 1 || options_.order_key)
       pool_ = std::make_unique<GroupPool>(options_.concurrency, [this](PoolItem& item) { return handle_one(item); });
   }
 
-  /// The door: makes the group, and notes where it began, so that it can be made again without a loss.
+  /// The door: makes the group, and notes where it is to begin when it is lost: behind what was acknowledged, and what is pending now
+  /// comes again.
   [[nodiscard]] Result<void> open() {
     ECHOMQ_TRY(const StreamInfo info, group_.stream().info().get());
     ECHOMQ_TRY(const bool made, group_.create(options_.start).get());
@@ -72,6 +84,16 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (one.name == group_.name() && options_.start == GroupStart::latest)
         began_behind_ = one.last_delivered;
     }
+    // Asked later than the position: what is handed out in between is behind that.
+    const auto pending = group_.pending({.count = 1}).get();
+    if (!pending && !pending.error().is(Errc::no_group))
+      return std::unexpected<Error>(pending.error());
+    if (!pending || pending->empty())
+      return {};
+    const auto oldest = parse_entry(pending->front().entry);
+    const auto position = parse_entry(began_behind_);
+    if (oldest && position && *oldest <= *position)
+      began_behind_ = entry_text(before(*oldest));
     return {};
   }
 
@@ -91,6 +113,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void start() {
+    if (!pool_)
+      keeper_.start([this] { acks_.flush_old(); });
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
   }
 
@@ -143,6 +167,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void run() {
+    loop_ = std::this_thread::get_id();
     std::string after = "-";
     bool backlog = true;
     while (!stopping()) {
@@ -160,6 +185,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
     if (pool_)
       pool_->stop();
+    keeper_.stop();
     acks_.flush();
     acks_.await(0);
   }
@@ -278,7 +304,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void delay(const std::string& entry, std::uint64_t attempts) {
     // Not touched later than the entries that were read with it: what others may have by now is not claimed back.
     const auto now = Clock::now();
-    delayed_.add(entry, std::min(now, touched_), now, retry_delay(attempts));
+    delayed_.add(entry, std::min(now, keeper_.touched()), now, retry_delay(attempts));
     delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
   }
   void keep_delayed() {
@@ -327,15 +353,45 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void take_over() {
-    auto claim = claim_idle(group_, consumer_, options_.min_idle, cursor_, options_.count).get();
+    auto claim = claim_idle(group_, consumer_, options_.min_idle, cursor_, look_).get();
     if (!succeeded(claim))
       return;
     cursor_ = claim->next;
-    // A pass that is not at its end goes on at once.
-    next_claim_ = cursor_ == "0-0" ? Clock::now() + options_.beat : Clock::now();
     deleted_.fetch_add(claim->deleted.size(), std::memory_order_relaxed);
-    taken_over_.fetch_add(claim->entries.size(), std::memory_order_relaxed);
-    handle_again({claim->entries.begin(), claim->entries.end()});
+    std::vector<string_view> entries(claim->entries.begin(), claim->entries.end());
+    if (entries.size() > options_.count)
+      give_back(entries);
+    next_claim_ = Clock::now() + until_next_look(!entries.empty() || !claim->deleted.empty());
+    taken_over_.fetch_add(entries.size(), std::memory_order_relaxed);
+    handle_again(entries);
+  }
+  /// What a wide look has taken beyond a page goes back to whoever comes first.
+  void give_back(std::vector<string_view>& entries) {
+    const std::string next(entries[options_.count]);
+    while (entries.size() > options_.count) {
+      const std::size_t some = std::min(kRefreshed, entries.size() - options_.count);
+      const std::span<const string_view> last = std::span(entries).last(some);
+      // What cannot be given back is handled here.
+      if (const auto done = make_idle(group_, consumer_, last, options_.min_idle).get(); !succeeded(done))
+        return;
+      entries.resize(entries.size() - some);
+    }
+    cursor_ = next;
+  }
+  /// A pass that finds something goes on at once. Where the list is long and none of it idle it goes on by wide looks, one a second, so
+  /// that an idle consumer asks as seldom as beside a short one.
+  [[nodiscard]] Milliseconds until_next_look(bool found) {
+    if (found)
+      look_ = options_.count;
+    if (cursor_ == "0-0")
+      return options_.beat;
+    if (found)
+      return Milliseconds(0);
+    if (look_ < kWideLook) {
+      look_ = kWideLook;
+      return Milliseconds(0);
+    }
+    return std::min(options_.beat, kNextLook);
   }
 
   void read_new() {
@@ -380,7 +436,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());
     Milliseconds block = delayed_.until(std::clamp(left, Milliseconds(1), options_.beat));
     if (pool_ && (pool_->held() > 0 || !acks_.empty()))
-      block = std::min(block, kAckDelay);
+      block = std::min(block, std::max(std::min(kAckDelay, options_.min_idle / 3), Milliseconds(1)));
     return wait_new(*line_, group_, consumer_, block, options_.count).get();
   }
 
@@ -397,11 +453,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         to_pool(std::move(delivery), 1, false);
       return;
     }
-    begin(asked);
+    keeper_.begin(held, std::min(Clock::now(), asked));
     for (std::size_t i = 0; i < entries.size() && !stopping(); ++i) {
-      if (still_mine(held, i))
+      if (still_mine(i))
         settle(entries[i], 1);
     }
+    keeper_.end();
     // They travel with the next request when that is about to be made.
     if (ahead_.empty())
       acks_.flush();
@@ -415,9 +472,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     const std::map<std::string, std::uint64_t> counts = deliveries(held);
     if (pool_)
       return pool_again(held, counts);
-    begin(Clock::now());
+    keeper_.begin(held, Clock::now());
     for (std::size_t i = 0; i < held.size() && !stopping(); ++i) {
-      if (!still_mine(held, i))
+      if (!still_mine(i))
         continue;
       // What was done must not be undone by an entry that kills.
       acks_.flush();
@@ -428,6 +485,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       Delivery again = delivery->value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt});
       settle(again, count == counts.end() ? 2 : count->second + 1);
     }
+    keeper_.end();
     acks_.flush();
   }
 
@@ -451,11 +509,6 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       const auto count = counts.find(delivery.entry);
       to_pool(std::move(delivery), count == counts.end() ? 2 : count->second + 1, true);
     }
-  }
-
-  void begin(Clock::time_point asked) {
-    touched_ = std::min(Clock::now(), asked);
-    lost_.clear();
   }
 
   /// Takes the entry id.
@@ -495,31 +548,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     return counts;
   }
 
-  /// Whether entry `index` is still this consumer's, and what stands behind it is kept fresh.
-  [[nodiscard]] bool still_mine(const std::vector<string_view>& held, std::size_t index) {
-    const auto now = now_within(options_.min_idle / 3);
-    const auto is_lost = [&](string_view entry) { return !lost_.empty() && lost_.contains(std::string(entry)); };
-    if (now - touched_ < options_.min_idle / 3)
-      return !is_lost(held[index]);
-    const std::span<const string_view> left = std::span(held).subspan(index);
-    if (now - touched_ >= options_.min_idle) {
-      // Too late to refresh blindly: others may have taken some over, and a refresh would take them back.
-      lost_.clear();
-      const auto mine = deliveries(left);
-      for (const string_view entry : left) {
-        if (!mine.contains(std::string(entry)))
-          lost_.emplace(entry);
-      }
-    }
-    std::vector<string_view> kept;
-    for (const string_view entry : left) {
-      if (!is_lost(entry))
-        kept.push_back(entry);
-    }
-    if (auto refreshed = group_.refresh(consumer_, kept).get(); !succeeded(refreshed))
-      return false;
-    touched_ = now;
-    return !is_lost(held[index]);
+  /// Whether the turn of entry `index` of the page has come, and it is still this consumer's.
+  [[nodiscard]] bool still_mine(std::size_t index) {
+    const Result<bool> mine = keeper_.turn(index);
+    if (!mine)
+      (void)succeeded(mine);
+    return mine.value_or(false);
   }
 
   [[nodiscard]] bool run_handler(const StreamMessage& message) {
@@ -555,7 +589,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void acknowledge(std::string entry) { acks_.add(std::move(entry), pool_ ? options_.count : SIZE_MAX); }
   /// One that is lost costs a second run of its records, no more.
   void acknowledged(const Result<std::uint64_t>& answer) {
-    if (!pool_) {
+    if (loop_.load() == std::this_thread::get_id() && !pool_) {
       (void)succeeded(answer);
     } else if (!answer) {
       errors_.fetch_add(1, std::memory_order_relaxed);
@@ -615,8 +649,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   // The loop's own.
   std::string cursor_ = "0-0";
   Clock::time_point next_claim_{};
-  Clock::time_point touched_{};
+  Clock::time_point touched_{};  ///< what the pool has in hand was
   DelayedEntries delayed_;
+  std::uint32_t look_;  ///< entries that a look for idle ones asks for
   std::atomic<std::uint64_t> delayed_now_{0};
   struct Ahead {
     Clock::time_point asked;
@@ -625,13 +660,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   std::deque<Ahead> ahead_;
   Clock::time_point asked_ = Clock::time_point::max();  ///< when the entries in hand were, if ahead
   bool fast_ = false;  ///< the last page was full, and handled so fast that reading ahead does not pay others badly
-  std::set<std::string> lost_;  ///< of the entries in hand: others have taken them over
   Milliseconds backoff_ = kFirstBackoff;
   Milliseconds poll_ = kPoll;
   std::string last_error_;
 
   GroupAcks acks_;                   ///< the pool's threads acknowledge too
   std::unique_ptr<GroupPool> pool_;  ///< absent: this loop's thread handles
+  GroupKeeper keeper_;               ///< of what it has in hand then
+  std::atomic<std::thread::id> loop_{};
 
   std::atomic<std::uint64_t> handled_{0}, failed_{0}, taken_over_{0}, deleted_{0}, groups_made_{0}, errors_{0},
       buried_{0};

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "server/bus_fixture.hpp"
+#include "support/proxy.hpp"
 
 namespace echomq::test {
 namespace {
@@ -252,6 +253,29 @@ TEST_F(BusGroup, ALostGroupIsMadeAgainAndNothingIsPassedOver) {
   EXPECT_LT(consumer.stats().errors, 20U) << "it does not spin";
 }
 
+/// The position of a group says nothing of what it has handed out and nobody has acknowledged.
+TEST_F(BusGroup, WhatWasPendingInALostGroupComesAgain) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  append("done");
+  const auto done = group().read_new("other").get().value();
+  ASSERT_THAT(done, SizeIs(1));
+  const std::string_view entries[] = {done[0].entry};
+  EXPECT_EQ(group().acknowledge(entries).get().value(), 1U);
+  append("pending");
+  append("pending too");
+  EXPECT_THAT(group().read_new("other").get().value(), SizeIs(2));
+  Seen seen;
+  GroupConsumer consumer = start("c1", seen, {.start = GroupStart::latest, .min_idle = 60s, .beat = 20ms});
+  append("new");
+  ASSERT_TRUE(seen.wait(1));
+  raw("XGROUP", "DESTROY", kKey, "g");
+  append("newer");
+  ASSERT_TRUE(seen.wait(5));
+  consumer.stop();
+  EXPECT_THAT(seen.values(), ElementsAre("new", "pending", "pending too", "new", "newer"));
+  EXPECT_EQ(pending(), 0);
+}
+
 TEST_F(BusGroup, AnIdleConsumerIsQuiet) {
   Seen seen;
   GroupConsumer consumer = start("c1", seen);
@@ -319,6 +343,88 @@ TEST_F(BusGroup, WhatWaitsBehindASlowHandlerIsNotTakenOver) {
   EXPECT_EQ(total, 10);
   EXPECT_THAT(runs, SizeIs(10));
   EXPECT_EQ(b->stats().taken_over, 0U);
+}
+
+/// Neither the record that runs, nor those before it whose acknowledgements have not left, nor those behind it.
+TEST_F(BusGroup, AHandlerThatLastsLongerThanMinIdleIsNotOvertaken) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  for (const char* value : {"0", "1", "slow", "3", "4"})
+    append(value);
+  std::mutex mutex;
+  std::map<std::string, int> runs;  // guarded by mutex
+  std::atomic<bool> running{false};
+  std::atomic<int> total{0};
+  const auto handler = [&](const StreamMessage& message) {
+    const std::string value = *message.record.find("k");
+    if (value == "slow") {
+      running = true;
+      std::this_thread::sleep_for(3500ms);
+    }
+    const std::lock_guard lock(mutex);
+    ++runs[value];
+    ++total;
+    return message.attempts == 1 ? Handled::done : Handled::failed;
+  };
+  auto a = GroupConsumer::start(group(), "a", handler, {.min_idle = 1s, .beat = 20ms});
+  ASSERT_TRUE(a);
+  for (int i = 0; i < 2000 && !running; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_TRUE(running);
+  auto b = GroupConsumer::start(group(), "b", handler, {.min_idle = 1s, .beat = 20ms});
+  ASSERT_TRUE(b);
+  std::this_thread::sleep_for(2s);
+  const auto rows = group().pending().get().value();
+  EXPECT_THAT(rows, SizeIs(3)) << "what was done is acknowledged";
+  for (const PendingEntry& row : rows) {
+    EXPECT_EQ(row.consumer, "a");
+    EXPECT_EQ(row.deliveries, 1U) << "a refresh is no delivery";
+  }
+  for (int i = 0; i < 2000 && total < 5; ++i)
+    std::this_thread::sleep_for(10ms);
+  a->stop();
+  b->stop();
+  EXPECT_EQ(total, 5);
+  EXPECT_THAT(runs, SizeIs(5));
+  EXPECT_EQ(b->stats().taken_over, 0U);
+  EXPECT_EQ(pending(), 0);
+}
+
+/// A consumer that stood still for longer takes nothing back from who has it by now.
+TEST_F(BusGroup, WhatWasTakenOverWhileTheServerWasAwayIsNotTakenBack) {
+  Proxy proxy(server().url());
+  Client slow = Client::open(proxy.url(), {.deadline = 30s}).value();
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  for (const char* value : {"0", "1", "2"})
+    append(value);
+  std::atomic<bool> running{false};
+  std::atomic<bool> over{false};
+  std::atomic<int> late{0};
+  auto a = GroupConsumer::start(slow.stream(QueueName{"q"}, StreamName{"s"}).group("g").value(), "a",
+                                [&](const StreamMessage&) {
+                                  late += over ? 1 : 0;
+                                  running = true;
+                                  while (!over)
+                                    std::this_thread::sleep_for(5ms);
+                                  return Handled::done;
+                                },
+                                {.min_idle = 600ms, .beat = 20ms});
+  ASSERT_TRUE(a);
+  for (int i = 0; i < 2000 && !running; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_TRUE(running);
+  proxy.hold();
+  Seen seen;
+  GroupConsumer b = start("b", seen, {.min_idle = 600ms, .beat = 20ms});
+  ASSERT_TRUE(seen.wait(3)) << "nobody refreshes them";
+  proxy.release();
+  std::this_thread::sleep_for(500ms);
+  over = true;
+  std::this_thread::sleep_for(500ms);
+  a->stop();
+  b.stop();
+  EXPECT_EQ(late, 0) << "what others have was handled once more";
+  EXPECT_THAT(seen.values(), ElementsAre("0", "1", "2"));
+  EXPECT_EQ(pending(), 0);
 }
 
 TEST_F(BusGroup, ABadStartIsRefusedByName) {
@@ -410,6 +516,91 @@ TEST_F(BusGroup, IdleConsumersAskTheServerLessThanThreeTimesASecond) {
   std::printf("%.2f commands/s a consumer\n", rate);
   EXPECT_LT(rate, 3);
   EXPECT_GT(rate, 0.5) << "they do look for what others left";
+}
+
+class BusGroupLongList : public BusGroup {
+ protected:
+  /// That many entries that a consumer has just been given.
+  void give(std::string_view consumer, std::size_t count) {
+    const std::vector<NewRecord> records(count);
+    const auto appended = stream().append_many(records).get().value();
+    for (const auto& result : appended)
+      ASSERT_TRUE(result);
+    ASSERT_THAT(group().read_new(consumer, {.count = static_cast<std::uint32_t>(count)}).get().value(), SizeIs(count));
+  }
+  [[nodiscard]] std::int64_t commands() {
+    const std::string stats(raw("INFO", "stats").as_text().value());
+    return std::stoll(stats.substr(stats.find("total_commands_processed:") + 25));
+  }
+};
+
+TEST_F(BusGroupLongList, AnIdleConsumerBesideOneAsksLessThanThreeTimesASecond) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  give("busy", 20'000);
+  append("behind");
+  const auto behind = group().read_new("dead").get().value();
+  ASSERT_THAT(behind, SizeIs(1));
+  Seen seen;
+  std::vector<GroupConsumer> consumers;
+  for (int i = 0; i < 4; ++i)
+    consumers.push_back(start("c" + std::to_string(i), seen, {.min_idle = 10min}));
+  std::this_thread::sleep_for(1500ms);
+  const std::int64_t before = commands();
+  std::this_thread::sleep_for(5s);
+  const double rate = static_cast<double>(commands() - before - 1) / 5 / 4;
+  std::printf("%.2f commands/s a consumer\n", rate);
+  EXPECT_LT(rate, 3);
+  EXPECT_GT(rate, 0.5) << "they do look for what others left";
+  raw("XCLAIM", kKey, "g", "dead", "0", behind[0].entry, "IDLE", "900000", "JUSTID");
+  ASSERT_TRUE(seen.wait(1, 15s)) << "it goes through the list";
+  for (GroupConsumer& consumer : consumers)
+    consumer.stop();
+  EXPECT_EQ(seen.messages.front(), (std::pair<std::string, std::uint64_t>("behind", 2))) << "looking is no delivery";
+}
+
+/// A wide look takes over more than a page: the rest is for the others too.
+TEST_F(BusGroupLongList, WhatOneLookFindsIsShared) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  give("busy", 3000);
+  std::vector<std::unique_ptr<One>> ones;
+  std::vector<NewRecord> records;
+  for (int i = 0; i < 700; ++i) {
+    ones.push_back(std::make_unique<One>(std::to_string(i)));
+    records.push_back(ones.back()->record);
+  }
+  const auto appended = stream().append_many(records).get().value();
+  for (const auto& result : appended)
+    ASSERT_TRUE(result);
+  const auto dead = group().read_new("dead", {.count = 1000}).get().value();
+  ASSERT_THAT(dead, SizeIs(700));
+  std::vector<std::string_view> words = {"XCLAIM", kKey, "g", "dead", "0"};
+  for (const Delivery& one : dead)
+    words.push_back(one.entry);
+  for (const std::string_view word : {"IDLE", "900000", "JUSTID"})
+    words.push_back(word);
+  ASSERT_TRUE(client().command(std::span<const std::string_view>(words)).get());
+  Seen seen;
+  const StreamHandler quick = seen.handler();
+  const auto slow = [&](const StreamMessage& message) {
+    std::this_thread::sleep_for(2ms);
+    return quick(message);
+  };
+  auto a = GroupConsumer::start(group(), "a", slow, {.min_idle = 10min, .beat = 20ms, .count = 10});
+  auto b = GroupConsumer::start(group(), "b", slow, {.min_idle = 10min, .beat = 20ms, .count = 10});
+  ASSERT_TRUE(a && b);
+  ASSERT_TRUE(seen.wait(700, 30s));
+  a->stop();
+  b->stop();
+  std::set<std::string> values;
+  for (const auto& [value, attempts] : seen.messages) {
+    values.insert(value);
+    EXPECT_EQ(attempts, 2U);
+  }
+  EXPECT_THAT(values, SizeIs(700));
+  EXPECT_THAT(seen.messages, SizeIs(700));
+  EXPECT_GE(a->stats().taken_over, 50U);
+  EXPECT_GE(b->stats().taken_over, 50U);
+  EXPECT_EQ(pending(), 3000);
 }
 
 }  // namespace
