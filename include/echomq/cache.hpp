@@ -22,6 +22,7 @@
 #include "echomq/codec.hpp"
 #include "echomq/error.hpp"
 #include "echomq/id.hpp"
+#include "echomq/latencies.hpp"
 #include "echomq/names.hpp"
 #include "echomq/reply.hpp"
 
@@ -166,6 +167,9 @@ struct CacheOptions {
   /// `invalidate`, or because it could not renew) is not kept. 0: each process loads for itself. Else 30 ms to 20 days.
   /// Key `eccx:{table}:load:<id>`, channel `eccx:{table}:loads`.
   std::chrono::milliseconds load_lease{0};
+  /// How often what the table has counted is written to the server (`eccx:{table}:stats:<id>`, which expires after three
+  /// times as long), for `emq cache stats`. 0: never; else 100 ms to a day. Mints one id at the start.
+  std::chrono::milliseconds report_every{0};
   /// Threads for synchronous loaders, 1 to 256; started when the first load comes.
   std::size_t load_threads = 4;
 };
@@ -187,15 +191,27 @@ struct CacheStats {
   std::uint64_t outages = 0;          ///< flights that went on without L2
   std::uint64_t l2_write_errors = 0;  ///< fills that L2 did not take
   std::uint64_t corrupt = 0;          ///< frames in L2 that were none
-  std::uint64_t superseded = 0;       ///< answers not kept because something newer was heard of meanwhile
-  std::uint64_t evicted = 0;          ///< rows that L1 had no room for
-  std::uint64_t too_large = 0;        ///< values that alone exceed what L1 may hold
+  /// Answers not kept because something newer was heard of: with a source that is behind, each of them.
+  std::uint64_t superseded = 0;
+  // Rows of L1 that are there no more, by why.
+  std::uint64_t evicted = 0;  ///< there was no room
+  /// Their time was over when somebody wanted their place; until then they are among `rows`.
+  std::uint64_t expired = 0;
+  std::uint64_t replaced = 0;     ///< by a newer one of the same id
+  std::uint64_t invalidated = 0;  ///< because of what was heard, written or said
+  std::uint64_t flushed = 0;      ///< of before a flush; counted with the next row that comes beside them
+
+  std::uint64_t too_large = 0;  ///< values that alone exceed what L1 may hold
   std::uint64_t coherence_applied = 0;
   std::uint64_t coherence_stale = 0;
   std::uint64_t coherence_ignored = 0;  ///< messages that are none of this table
   std::uint64_t flushes = 0;            ///< of all of L1: lost subscriptions, flushed databases
   std::uint64_t rows = 0;               ///< in L1 now, those included that have expired and not made room yet
   std::uint64_t bytes = 0;              ///< of them, as `l1_bytes` counts
+  Latencies load_time;                  ///< how long loads took, failed ones too
+  /// From the mint of a version, by the clock of who minted it, to its being heard here by a message. Tracking names no
+  /// version, so there is none.
+  Latencies coherence_lag;
 };
 
 /// One of several puts. The value is read until the call returns.

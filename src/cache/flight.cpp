@@ -261,6 +261,7 @@ void Table::load(const FlightPointer& flight) {
 
 void Table::run_loader(const FlightPointer& flight) {
   refresh(*flight, false);
+  flight->load_began = std::chrono::steady_clock::now();
   if (auto minted = core_->mint(options_.kind)) {
     flight->version = *minted;
   } else {
@@ -286,6 +287,7 @@ void Table::run_loader(const FlightPointer& flight) {
 }
 
 void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
+  load_time_.add(std::chrono::steady_clock::now() - flight->load_began);
   if (!result) {
     counters_.load_errors.fetch_add(1, std::memory_order_relaxed);
     load_failed(flight->id, result.error());

@@ -291,6 +291,7 @@ bool L1::put(const NewRow& from) {
     if (row->queue == kInSmall)
       small_bytes_ += cost(*row) - cost(*old);
     slot->store(row, std::memory_order_seq_cst);
+    ++(old->live(from.now) ? gone_.replaced : gone_.expired);
     retire(old, nullptr);
   } else {
     if (admits(hash, cost(*row))) {
@@ -344,6 +345,7 @@ void L1::clear() {
       }
     }
   }
+  gone_.flushed += rows_;
   rows_ = bytes_ = small_bytes_ = 0;
   small_.clear();
   main_.clear();
@@ -356,6 +358,7 @@ bool L1::erase(std::uint64_t id) {
   if (slot == nullptr)
     return false;
   unlink(*slot);
+  ++gone_.erased;
   return true;
 }
 
@@ -442,7 +445,9 @@ void L1::evict_from_small(Ticks now) {
       return;
     }
     ghost(hash) = mark_of(hash, kGhostOfSmall);
-    ++evicted_;
+    ++gone_.evicted;
+  } else {
+    ++gone_.expired;
   }
   unlink(*slot);
 }
@@ -466,13 +471,15 @@ void L1::evict_from_main(Ticks now) {
       return;
     }
     ghost(hash) = mark_of(hash, kGhostOfMain);
-    ++evicted_;
+    ++gone_.evicted;
     if (++turned_out_ == kTurns) {
       strict_ = regretted_ * 2 > turned_out_;
       loose_ = regretted_ * 10 < turned_out_;
       turned_out_ /= 2;
       regretted_ /= 2;
     }
+  } else {
+    ++gone_.expired;
   }
   unlink(*slot);
 }

@@ -83,7 +83,16 @@ class L1 {
 
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::uint64_t evicted() const noexcept { return evicted_; }
+  /// Why rows have gone, in numbers.
+  struct Gone {
+    std::uint64_t evicted = 0;   ///< there was no room
+    std::uint64_t expired = 0;   ///< their time was over when their place was wanted
+    std::uint64_t replaced = 0;  ///< by another row of the id
+    std::uint64_t erased = 0;
+    std::uint64_t flushed = 0;  ///< they were of an older generation
+  };
+  [[nodiscard]] const Gone& gone() const noexcept { return gone_; }
+  [[nodiscard]] std::uint64_t evicted() const noexcept { return gone_.evicted; }
   /// Rows unlinked and not freed yet.
   [[nodiscard]] std::size_t retired() const noexcept { return retired_.size(); }
 
@@ -129,7 +138,7 @@ class L1 {
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
   std::size_t small_bytes_ = 0;
-  std::uint64_t evicted_ = 0;
+  Gone gone_;
   // Values of ids, oldest first. One that was erased, or came back into the other queue, is passed over.
   std::deque<std::uint64_t> small_;
   std::deque<std::uint64_t> main_;

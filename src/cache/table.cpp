@@ -65,6 +65,11 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
     return fail(Errc::invalid_argument,
                 fmt::format("load_lease must be 0 or 30 ms to 20 days, got {}ms", options.load_lease.count()));
   }
+  if (options.report_every != milliseconds(0) &&
+      (options.report_every < milliseconds(100) || options.report_every > std::chrono::hours(24))) {
+    return fail(Errc::invalid_argument,
+                fmt::format("report_every must be 0 or 100 ms to a day, got {}ms", options.report_every.count()));
+  }
   if (options.load_threads < 1 || options.load_threads > 256)
     return fail(Errc::invalid_argument, fmt::format("load_threads must be 1 to 256, got {}", options.load_threads));
   return {};
@@ -87,6 +92,7 @@ Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions op
     ECHOMQ_CHECK(table->listen_for_loads());
   if (table->options_.coherence == Coherence::none) {
     table->armed();
+    ECHOMQ_CHECK(table->begin_to_report());
     return table;
   }
   auto link =
@@ -96,7 +102,16 @@ Result<std::shared_ptr<Table>> Table::open(const Client& client, CacheOptions op
     table->close();
     return std::unexpected<Error>(std::move(started).error());
   }
+  ECHOMQ_CHECK(table->begin_to_report());
   return table;
+}
+
+Result<void> Table::begin_to_report() {
+  if (options_.report_every == milliseconds(0))
+    return {};
+  ECHOMQ_TRY(const BrandedId process, core_->mint("PRC"));
+  report_ = std::make_unique<Report>(core_, options_.table, process, options_.report_every, [this] { return stats(); });
+  return {};
 }
 
 Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes load, LoadBytesAsync load_async,
@@ -209,6 +224,8 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
   ECHOMQ_CHECK(check_kind(id));
   const std::uint64_t value = id.value();
   Shard& shard = shard_of(mix(value));
+  // By the clock of who minted it; one that runs ahead of ours makes it none.
+  lag_.add(std::chrono::system_clock::now() - version.minted_at());
   const std::lock_guard lock(shard.mutex);
   heard_version(shard, id, version.value(), options_.ttl);
   const auto held = shard.l1.version_of(value, now(), generation_.load(std::memory_order_acquire));
@@ -315,6 +332,7 @@ void Table::changed(const BrandedId& id) noexcept {
 void Table::close() {
   if (closed_.exchange(true))
     return;
+  report_.reset();
   serving_.store(false, std::memory_order_seq_cst);
   lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
@@ -390,11 +408,17 @@ CacheStats Table::stats() const {
   out.coherence_stale = read(counters_.coherence_stale);
   out.coherence_ignored = read(counters_.coherence_ignored);
   out.flushes = read(counters_.flushes);
+  out.load_time = load_time_.read();
+  out.coherence_lag = lag_.read();
   for (const Hits& one : *hits_)
     out.hits += read(one.count);
   for (const auto& shard : shards_) {
     const std::lock_guard lock(shard->mutex);
-    out.evicted += shard->l1.evicted();
+    out.evicted += shard->l1.gone().evicted;
+    out.expired += shard->l1.gone().expired;
+    out.replaced += shard->l1.gone().replaced;
+    out.invalidated += shard->l1.gone().erased;
+    out.flushed += shard->l1.gone().flushed;
     out.rows += shard->l1.rows();
     out.bytes += shard->l1.bytes();
   }

@@ -23,7 +23,9 @@
 #include "cache/frame.hpp"
 #include "cache/l1.hpp"
 #include "cache/load_pool.hpp"
+#include "cache/report.hpp"
 #include "echomq/cache.hpp"
+#include "worker/histogram.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -89,6 +91,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::size_t early = 0;         // then: so many of the waiters joined before the first thing heard
     std::vector<Waiting> waiters;
     BrandedId version;  // minted before the load
+    std::chrono::steady_clock::time_point load_began;
     std::optional<Error> not_minted;
     std::chrono::milliseconds ttl{0};   // of the row that is loaded
     std::optional<std::int64_t> drops;  // of tags, when L2 was read
@@ -162,6 +165,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   using End = Exchange::End;
 
   // table.cpp
+  [[nodiscard]] Result<void> begin_to_report();
   [[nodiscard]] Ticks now() const noexcept;
   void count_hit() noexcept;
   [[nodiscard]] std::size_t shard_number(std::uint64_t hash) const noexcept { return (hash >> 40) & last_shard_; }
@@ -267,6 +271,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   const std::uint64_t token_salt_;
   std::atomic<std::uint64_t> tokens_{0};
   std::shared_ptr<Hearing> coherence_;
+  std::unique_ptr<Report> report_;
   std::atomic<bool> closed_{false};
   // All that a hit reads of the table, in one line.
   alignas(64) const std::atomic<std::uint64_t>* const time_;  // null: the clock
@@ -280,6 +285,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   std::atomic<std::uint32_t> lost_generation_{0};  // what L1 had when the subscription was lost; 0: nothing
   const Ticks refresh_margin_;
   alignas(64) Counters counters_;
+  worker::Histogram load_time_;
+  worker::Histogram lag_;  // of what is heard, since its version was minted
   std::atomic<std::uint64_t> random_{0x9E3779B97F4A7C15};
 };
 

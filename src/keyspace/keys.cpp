@@ -69,6 +69,7 @@ constexpr std::array<KeySpec, kKeyTypes> kTable{{
     {KeyType::cache_tagdrop, "cache:tagdrop", "eccx:{<table>}:tagdrop:<name>", ValueType::zset, true},
     {KeyType::cache_tagfloor, "cache:tagfloor", "eccx:{<table>}:tagfloor:<name>", ValueType::string, true},
     {KeyType::cache_tagdrops, "cache:tagdrops", "eccx:{<table>}:tagdrops", ValueType::string, true},
+    {KeyType::cache_stats, "cache:stats", "eccx:{<table>}:stats:<id>", ValueType::string, true},
 }};
 
 constexpr std::string_view kQueueHead = "emq:{q}:";
@@ -141,6 +142,8 @@ static_assert(word(Subkey::logs) == "logs" && word(Subkey::unsuccessful) == "uns
     return {KeyType::cache_tagdrops, table, {}};
   if (take(rest, "load:"))
     return is_id(rest) ? KeyInfo{KeyType::cache_load, table, rest} : KeyInfo{};
+  if (take(rest, "stats:"))
+    return is_id(rest) ? KeyInfo{KeyType::cache_stats, table, rest} : KeyInfo{};
   constexpr std::pair<std::string_view, KeyType> kByTag[] = {
       {"tag:", KeyType::cache_tag}, {"tagdrop:", KeyType::cache_tagdrop}, {"tagfloor:", KeyType::cache_tagfloor}};
   for (const auto& [head, type] : kByTag) {

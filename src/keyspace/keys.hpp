@@ -86,6 +86,7 @@ enum class KeyType : std::uint8_t {
   cache_tagdrop,
   cache_tagfloor,
   cache_tagdrops,
+  cache_stats,
   unclassified,
 };
 inline constexpr auto kFixedKeys = static_cast<std::size_t>(KeyType::job);

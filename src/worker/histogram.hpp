@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "echomq/latencies.hpp"
+
 namespace echomq {
 inline namespace v1 {
 namespace worker {
@@ -51,6 +53,19 @@ class Histogram {
     std::int64_t before = max.load(std::memory_order_relaxed);
     while (before < value.count() && !max.compare_exchange_weak(before, value.count(), std::memory_order_relaxed)) {
     }
+  }
+
+  [[nodiscard]] Latencies read() const {
+    Latencies out;
+    for (const auto& bucket : bounded) {
+      out.bounded_.push_back(bucket.load(std::memory_order_relaxed));
+      out.count += out.bounded_.back();
+    }
+    for (const auto& bucket : fine)
+      out.fine_.push_back(bucket.load(std::memory_order_relaxed));
+    out.sum = std::chrono::nanoseconds{sum.load(std::memory_order_relaxed)};
+    out.max = std::chrono::nanoseconds{max.load(std::memory_order_relaxed)};
+    return out;
   }
 
   std::array<std::atomic<std::uint64_t>, kBounds.size() + 1> bounded{};

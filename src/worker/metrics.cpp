@@ -113,19 +113,6 @@ struct WorkerMetrics::State {
     return series[queue];
   }
 
-  static Latencies read(const worker::Histogram& from) {
-    Latencies out;
-    for (const auto& bucket : from.bounded) {
-      out.bounded_.push_back(bucket.load(std::memory_order_relaxed));
-      out.count += out.bounded_.back();
-    }
-    for (const auto& bucket : from.fine)
-      out.fine_.push_back(bucket.load(std::memory_order_relaxed));
-    out.sum = std::chrono::nanoseconds{from.sum.load(std::memory_order_relaxed)};
-    out.max = std::chrono::nanoseconds{from.max.load(std::memory_order_relaxed)};
-    return out;
-  }
-
   mutable std::shared_mutex mutex;
   std::map<QueueName, Series> series;  ///< guarded by mutex; entries stay where they are
 };
@@ -152,8 +139,8 @@ std::vector<QueueMetrics> WorkerMetrics::snapshot() const {
     one.expired = read(series.expired);
     one.running = read(series.running);
     one.leaked_now = read(series.leaked_now);
-    one.wait = State::read(series.wait);
-    one.run = State::read(series.run);
+    one.wait = series.wait.read();
+    one.run = series.run.read();
   }
   return out;
 }

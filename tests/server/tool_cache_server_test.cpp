@@ -35,6 +35,39 @@ TEST_F(ToolCache, PutsGetsCountsAndInvalidates) {
   EXPECT_EQ(emq({"cache", "get", "users", "no id"}).exit_code, 2);
 }
 
+TEST_F(ToolCache, StatsShowWhatProcessesReport) {
+  auto client = Client::open(url());
+  ASSERT_TRUE(client);
+  auto cache = ByteCache::open(
+      *client,
+      {.table = "users", .kind = "USR", .ttl = std::chrono::minutes(1), .report_every = std::chrono::milliseconds(100)},
+      [](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+        return std::optional<Loaded<std::string>>({"alice", std::nullopt});
+      });
+  ASSERT_TRUE(cache) << cache.error().message();
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(cache->get(BrandedId("USR0NgWEfAE00A")).get());
+  EXPECT_TRUE(comes_true([&] {
+    const auto shown = json_of(emq({"cache", "stats", "users", "--json"}).out);
+    const auto& processes = shown.at("processes").as_array();
+    return processes.size() == 1 && processes[0].at("hits").to_number<int>() == 3 &&
+           processes[0].at("load").at("count").to_number<int>() == 1 && shown.at("rows").to_number<int>() == 1;
+  }));
+  EXPECT_THAT(emq({"cache", "stats", "users"}).out, HasSubstr("4 reads, 75.0 % hits, 0 stale, 1 rows"));
+  // Of another version, or no report at all.
+  for (const char* strange : {R"({"host":"h"})", R"({"host":1,"pid":"x"})", "no json", "[]"}) {
+    ASSERT_TRUE(client->command("SET", "eccx:{users}:stats:PRC0NgWEfAE00A", strange).get());
+    const auto shown = emq({"cache", "stats", "users"});
+    EXPECT_EQ(shown.exit_code, 0) << shown.err;
+    EXPECT_THAT(shown.out, HasSubstr("4 reads"));
+  }
+  ASSERT_TRUE(client->command("DEL", "eccx:{users}:stats:PRC0NgWEfAE00A").get());
+  cache->close();
+  EXPECT_TRUE(comes_true([&] {
+    return json_of(emq({"cache", "stats", "users", "--json"}).out).at("processes").as_array().empty();
+  })) << "a report goes with its process";
+}
+
 TEST_F(ToolCache, WhatItInvalidatesAWatcherAndATableHear) {
   auto client = Client::open(url());
   ASSERT_TRUE(client);

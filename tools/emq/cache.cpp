@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 
 #include "arguments.hpp"
 #include "cache/frame.hpp"
+#include "cache/report.hpp"
 #include "client/nodes.hpp"
 #include "commands.hpp"
 #include "lines.hpp"
@@ -153,14 +155,38 @@ Exit invalidate(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-/// Of the server's side: what processes count is theirs (`CacheStats`).
+/// What one process has told of its table (`CacheOptions::report_every`), as a line. Throws std::exception when a
+/// part is not there or not of its kind: whoever wrote it may be of another version.
+[[nodiscard]] std::string line_of(const json::value& report) {
+  const auto number = [&](const char* name) { return report.at(name).to_number<std::uint64_t>(); };
+  const auto times = [&](const char* name) {
+    const json::value& all = report.at(name);
+    return fmt::format("{} (p50 {:.1f} ms, p99 {:.1f} ms)", all.at("count").to_number<std::uint64_t>(),
+                       all.at("p50_ms").to_number<double>(), all.at("p99_ms").to_number<double>());
+  };
+  const json::value& gone = report.at("gone");
+  std::string why;
+  for (const auto& [cause, count] : gone.as_object())
+    why += fmt::format("{}{} {}", why.empty() ? "" : ", ", printable(cause), count.to_number<std::uint64_t>());
+  const std::uint64_t reads = number("hits") + number("misses");
+  return fmt::format(
+      "{} pid {}: {} reads, {:.1f} % hits, {} stale, {} rows, {} bytes; loads {}; coherence lag {}; rows gone: {}",
+      printable(report.at("host").as_string()), report.at("pid").to_number<std::int64_t>(), reads,
+      reads == 0 ? 0.0 : 100.0 * static_cast<double>(number("hits")) / static_cast<double>(reads),
+      number("stale_served"), number("rows"), number("bytes"), times("load"), times("coherence_lag"), why);
+}
+
+/// Of the server's side, and what processes have told of theirs.
 Exit stats(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::never));
   const echomq::cache::TableKeys names(table);
-  const std::string pattern = names.prefix + "*";
+  // Rows, and what processes tell: `ecc:{T}:` and `eccx:{T}:stats:`.
+  const std::string told = echomq::cache::Report::prefix(table);
+  const std::string pattern = "ecc*:{" + std::string(table.text()) + "}:*";
   const echomq::client::Nodes nodes(client);
   std::set<std::string> keys;  // a scan may tell one twice
+  std::set<std::string> reports;
   Progress progress;
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     std::string cursor = "0";
@@ -173,8 +199,10 @@ Exit stats(Session& session, const Options& options) {
       cursor = step[0].as_text().value_or("0");
       for (const echomq::Value& key : step[1].items()) {
         const std::string_view text = key.as_text().value_or("");
-        if (text.size() > names.prefix.size() && BrandedId::parse(text.substr(names.prefix.size()))) {
+        if (text.starts_with(names.prefix) && BrandedId::parse(text.substr(names.prefix.size()))) {
           keys.emplace(text);
+        } else if (text.starts_with(told)) {
+          reports.emplace(text);
         }
       }
       if (progress.due()) {
@@ -205,11 +233,28 @@ Exit stats(Session& session, const Options& options) {
   sum_up();
   ECHOMQ_OR_REPORT(const echomq::Value listeners, client.command("PUBSUB", "NUMSUB", names.channel).get());
   const std::int64_t hear = listeners.size() == 2 ? listeners[1].as_integer().value_or(0) : 0;
+  json::array processes;
+  for (const std::string& key : reports) {
+    ECHOMQ_OR_REPORT(const echomq::Value text, client.command("GET", key).get());
+    boost::system::error_code bad;
+    json::value report = json::parse(text.as_text().value_or(""), bad);
+    if (!bad && report.is_object()) {
+      processes.push_back(std::move(report));
+    }
+  }
   if (session.json) {
-    session.print_json(json::object{{"table", table.text()}, {"rows", rows}, {"bytes", bytes}, {"listeners", hear}});
+    session.print_json(json::object{
+        {"table", table.text()}, {"rows", rows}, {"bytes", bytes}, {"listeners", hear}, {"processes", processes}});
   } else {
     session.print_line(
         fmt::format("{}: {} rows, {} bytes, {} listening to its channel", table.text(), rows, bytes, hear));
+    for (const json::value& report : processes) {
+      try {
+        session.print_line(line_of(report));
+      } catch (const std::exception&) {
+        session.print_line("a report that this version cannot read: " + printable(json::serialize(report)));
+      }
+    }
   }
   return Exit::ok;
 }
@@ -286,7 +331,7 @@ void add_cache(CLI::App& app, Session& session, Action& chosen) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command = add("drop", "Delete the rows that were put with a tag, and tell the tables", drop);
   command->add_option("tag", options->tag, "The tag")->required();
-  add("stats", "Rows and bytes that the server has, and how many listen; looks at every key", stats);
+  add("stats", "Rows and bytes of the server, listeners, what processes report; looks at every key", stats);
   command = add("watch", "One line a broadcast message, as it comes; --json: one JSON object a line", watch);
   command->add_option("-n,--count", options->count, "End after so many; 0: never")->capture_default_str();
 }
