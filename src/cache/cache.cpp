@@ -2,6 +2,9 @@
 #include "echomq/cache.hpp"
 
 #include <array>
+#include <coroutine>
+#include <exception>
+#include <memory>
 #include <utility>
 
 #include "cache/frame.hpp"
@@ -13,6 +16,28 @@
 namespace echomq {
 inline namespace v1 {
 namespace {
+
+/// A coroutine that nobody waits for.
+struct Detached {
+  struct promise_type {
+    [[nodiscard]] Detached get_return_object() const noexcept { return {}; }
+    [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
+    [[nodiscard]] std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    void unhandled_exception() const noexcept { std::terminate(); }
+  };
+};
+
+Detached run_load(std::shared_ptr<const LoadBytesTask> load, BrandedId id, LoadDone done) {
+  Result<std::optional<Loaded<std::string>>> loaded;
+  try {
+    Task<Result<std::optional<Loaded<std::string>>>> task = (*load)(id, done.stop());
+    loaded = co_await task;
+  } catch (const std::exception& thrown) {
+    loaded = fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what());
+  }
+  done(std::move(loaded));
+}
 
 struct AsItIs {
   Result<CachedBytes> operator()(Result<CachedBytes> answer) const { return answer; }
@@ -29,12 +54,14 @@ struct LoadDone::State {
   }
   std::atomic<bool> answered{false};
   Take take;
+  const CancelToken stop;
 };
 
 LoadDone::LoadDone(Take take) : state_(std::make_shared<State>(std::move(take))) {}
 void LoadDone::operator()(Result<std::optional<Loaded<std::string>>> loaded) const {
   state_->answer(std::move(loaded));
 }
+CancelToken LoadDone::stop() const { return state_->stop; }
 
 Result<ByteCache> ByteCache::open(const Client& client, CacheOptions options, LoadBytes load) {
   ECHOMQ_TRY(std::shared_ptr<cache::Table> table,
@@ -46,6 +73,27 @@ Result<ByteCache> ByteCache::open_async(const Client& client, CacheOptions optio
   ECHOMQ_TRY(std::shared_ptr<cache::Table> table,
              cache::Table::open(client, std::move(options), nullptr, std::move(load)));
   return ByteCache(std::move(table));
+}
+
+Result<ByteCache> ByteCache::open_task(const Client& client, CacheOptions options, LoadBytesTask load) {
+  struct Start {
+    std::shared_ptr<const LoadBytesTask> load;
+    BrandedId id;
+    LoadDone done;
+  };
+  auto start = [core = std::weak_ptr(client.core()), shared = std::make_shared<const LoadBytesTask>(std::move(load))](
+                   const BrandedId& id, LoadDone done) {
+    // Not on the thread that reads: a coroutine may do something before it first awaits.
+    const auto on = core.lock();
+    if (!on)
+      return done(fail(Errc::client_closed, "the client is closed", Repeat::safe));
+    on->post(Continuation{[](void* argument) noexcept {
+                            const std::unique_ptr<Start> begun(static_cast<Start*>(argument));
+                            run_load(begun->load, begun->id, begun->done);
+                          },
+                          new Start{shared, id, std::move(done)}});
+  };
+  return open_async(client, std::move(options), std::move(start));
 }
 
 ByteCache::ByteCache(std::shared_ptr<cache::Table> table) noexcept : table_(std::move(table)) {}
