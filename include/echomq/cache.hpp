@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "echomq/cancel.hpp"
 #include "echomq/client.hpp"
 #include "echomq/codec.hpp"
 #include "echomq/error.hpp"
@@ -25,6 +26,7 @@
 #include "echomq/latencies.hpp"
 #include "echomq/names.hpp"
 #include "echomq/reply.hpp"
+#include "echomq/task.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -233,6 +235,9 @@ class LoadDone {
   using Take = std::function<void(Result<std::optional<Loaded<std::string>>>)>;
   explicit LoadDone(Take take);
   void operator()(Result<std::optional<Loaded<std::string>>> loaded) const;
+  /// Asked for once nobody of this process waits any more (`load_deadline`), and when the table closes. A load that goes
+  /// on is kept.
+  [[nodiscard]] CancelToken stop() const;
 
  private:
   struct State;
@@ -240,6 +245,9 @@ class LoadDone {
 };
 /// An asynchronous loader: called on a library thread, so it must start the load and return.
 using LoadBytesAsync = std::function<void(const BrandedId& id, LoadDone done)>;
+/// A loader that is a coroutine: begins on the client's executor, where also what it awaits continues, and must not block
+/// there. `stop`: as `LoadDone::stop`. What it captures must outlive its runs, of which the table's end does not wait.
+using LoadBytesTask = std::function<Task<Result<std::optional<Loaded<std::string>>>>(BrandedId id, CancelToken stop)>;
 
 namespace detail {
 
@@ -325,6 +333,7 @@ class ByteCache {
   /// Errors: invalid_argument naming the option, would_deadlock, requires_resp3, unreachable, and the server's.
   [[nodiscard]] static Result<ByteCache> open(const Client& client, CacheOptions options, LoadBytes load = {});
   [[nodiscard]] static Result<ByteCache> open_async(const Client& client, CacheOptions options, LoadBytesAsync load);
+  [[nodiscard]] static Result<ByteCache> open_task(const Client& client, CacheOptions options, LoadBytesTask load);
 
   ByteCache(ByteCache&&) noexcept;
   ByteCache& operator=(ByteCache&&) noexcept;
@@ -402,25 +411,25 @@ template <typename T, typename Codec = CacheCodec<T>>
 class Cache {
  public:
   using Load = std::function<Result<std::optional<Loaded<T>>>(const BrandedId& id)>;
+  using LoadTask = std::function<Task<Result<std::optional<Loaded<T>>>>(BrandedId id, CancelToken stop)>;
 
   /// As `ByteCache::open`.
   [[nodiscard]] static Result<Cache> open(const Client& client, CacheOptions options, Load load = {}) {
     LoadBytes bytes;
     if (load) {
-      bytes = [load = std::move(load)](const BrandedId& id) -> Result<std::optional<Loaded<std::string>>> {
-        Result<std::optional<Loaded<T>>> loaded = load(id);
-        if (!loaded)
-          return std::unexpected<Error>(std::move(loaded).error());
-        if (!*loaded)
-          return std::optional<Loaded<std::string>>();
-        Result<std::string> encoded = Codec::encode((*loaded)->value);
-        if (!encoded)
-          return std::unexpected<Error>(std::move(encoded).error());
-        return std::optional<Loaded<std::string>>(
-            {*std::move(encoded), (*loaded)->version, std::move((*loaded)->tags), (*loaded)->ttl});
-      };
+      bytes = [load = std::move(load)](const BrandedId& id) { return encode_loaded(load(id)); };
     }
     Result<ByteCache> opened = ByteCache::open(client, std::move(options), std::move(bytes));
+    if (!opened)
+      return std::unexpected<Error>(std::move(opened).error());
+    return Cache(*std::move(opened));
+  }
+  /// As `ByteCache::open_task`.
+  [[nodiscard]] static Result<Cache> open_task(const Client& client, CacheOptions options, LoadTask load) {
+    Result<ByteCache> opened =
+        ByteCache::open_task(client, std::move(options),
+                             [load = std::make_shared<const LoadTask>(std::move(load))](
+                                 BrandedId id, CancelToken stop) { return run_load(load, id, std::move(stop)); });
     if (!opened)
       return std::unexpected<Error>(std::move(opened).error());
     return Cache(*std::move(opened));
@@ -500,6 +509,24 @@ class Cache {
 
  private:
   explicit Cache(ByteCache bytes) noexcept : bytes_(std::move(bytes)) {}
+  using LoadedBytes = Result<std::optional<Loaded<std::string>>>;
+  [[nodiscard]] static LoadedBytes encode_loaded(Result<std::optional<Loaded<T>>> loaded) {
+    if (!loaded)
+      return std::unexpected<Error>(std::move(loaded).error());
+    if (!*loaded)
+      return std::optional<Loaded<std::string>>();
+    Result<std::string> encoded = Codec::encode((*loaded)->value);
+    if (!encoded)
+      return std::unexpected<Error>(std::move(encoded).error());
+    return std::optional<Loaded<std::string>>(
+        {*std::move(encoded), (*loaded)->version, std::move((*loaded)->tags), (*loaded)->ttl});
+  }
+  [[nodiscard]] static Task<LoadedBytes> run_load(std::shared_ptr<const LoadTask> load, BrandedId id,
+                                                  CancelToken stop) {
+    Task<Result<std::optional<Loaded<T>>>> task = (*load)(id, std::move(stop));
+    Result<std::optional<Loaded<T>>> loaded = co_await task;
+    co_return encode_loaded(std::move(loaded));
+  }
   [[nodiscard]] static Result<Cached<T>> decode(CachedBytes bytes) {
     Cached<T> out{std::nullopt, bytes.version, bytes.from, bytes.age};
     if (!bytes.value)

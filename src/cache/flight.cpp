@@ -261,18 +261,27 @@ void Table::load(const FlightPointer& flight) {
 
 void Table::run_loader(const FlightPointer& flight) {
   refresh(*flight, false);
+  std::optional<LoadDone> done;
+  if (load_async_) {
+    done.emplace([self = shared_from_this(), flight](LoadedBytes result) { self->loaded(flight, std::move(result)); });
+    Shard& shard = shard_of(mix(flight->id.value()));
+    const std::lock_guard lock(shard.mutex);
+    flight->stop = done->stop();
+    // While another process had the right to load, or before the token was there.
+    if (closed_.load(std::memory_order_acquire)) {
+      flight->ask_to_stop("the cache is closed");
+    } else if (flight->late) {
+      flight->ask_to_stop("load_deadline is over");
+    }
+  }
   flight->load_began = std::chrono::steady_clock::now();
   if (auto minted = core_->mint(options_.kind)) {
     flight->version = *minted;
   } else {
     flight->not_minted = std::move(minted).error();
   }
-  if (load_async_) {
-    load_async_(flight->id, LoadDone([self = shared_from_this(), flight](LoadedBytes result) {
-                  self->loaded(flight, std::move(result));
-                }));
-    return;
-  }
+  if (load_async_)
+    return load_async_(flight->id, *std::move(done));
   pool_.submit([self = shared_from_this(), flight](LoadPool::Turn turn) {
     if (turn == LoadPool::Turn::dropped)
       return self->land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
@@ -426,6 +435,7 @@ void Table::overdue(const FlightPointer& flight) {
     if (watch == shard.watches.end() || watch->second.flight != flight)
       return;
     flight->late = true;
+    flight->ask_to_stop("load_deadline is over");
     flight->early = 0;
     waiters.swap(flight->waiters);
   }
@@ -534,7 +544,8 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
       gives_back = true;
       flight->lease = Flight::Lease::none;
       if (!outcome.answer) {
-        told = {{}, outcome.load_failed ? 'e' : 'x', outcome.answer.error().text};
+        // A load that was asked to end says nothing of the row: others may load it.
+        told = {{}, outcome.load_failed && !flight->stopped ? 'e' : 'x', outcome.answer.error().text};
       } else if (found) {
         told.how = outcome.in_l2 ? 'f' : 'x';
         if (outcome.in_l2)

@@ -336,6 +336,13 @@ void Table::close() {
   serving_.store(false, std::memory_order_seq_cst);
   lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
+  for (const auto& shard : shards_) {
+    const std::lock_guard lock(shard->mutex);
+    for (const auto& [id, watch] : shard->watches) {
+      if (watch.flight)
+        watch.flight->ask_to_stop("the cache is closed");
+    }
+  }
   if (coherence_)
     coherence_->close();
   end_waits();

@@ -92,6 +92,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::vector<Waiting> waiters;
     BrandedId version;  // minted before the load
     std::chrono::steady_clock::time_point load_began;
+    std::optional<CancelToken> stop;  // guarded by the shard's mutex: of its asynchronous load
+    bool stopped = false;             // guarded by the shard's mutex: that load was asked to end
     std::optional<Error> not_minted;
     std::chrono::milliseconds ttl{0};   // of the row that is loaded
     std::optional<std::int64_t> drops;  // of tags, when L2 was read
@@ -119,6 +121,14 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::string holder;               // whom it waits for
     std::optional<LoadTold> told;     // what was heard while it was asked
     std::optional<BrandedId> stands;  // the row that L2 had when it was read
+
+    /// With the shard's mutex.
+    void ask_to_stop(const char* why) {
+      if (!stop)
+        return;
+      stop->cancel(why);
+      stopped = true;
+    }
   };
   using FlightPointer = std::shared_ptr<Flight>;
   /// What is heard of an id while something runs for it.

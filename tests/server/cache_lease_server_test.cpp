@@ -203,6 +203,34 @@ TEST_F(CacheLease, AFailedLoadFailsForAllWhoWait) {
   EXPECT_TRUE(eventually([&] { return !leased(kUserA); })) << "the next who asks may load at once";
 }
 
+// In the other process somebody still waits for it.
+TEST_F(CacheLease, ALoadThatGivesUpWhenAskedToIsLeftToThoseWhoWait) {
+  const Client other = open(server().url());
+  std::atomic<int> loads{0};
+  CacheOptions with = shared(60s);
+  with.load_deadline = 500ms;
+  const auto first = ByteCache::open_task(
+      client(), with, [&](BrandedId, CancelToken stop) -> Task<Result<std::optional<Loaded<std::string>>>> {
+        ++loads;
+        while (!stop.take()) {
+          auto pause = client().command("PING");
+          (void)co_await pause;
+        }
+        co_return fail(Errc::cancelled, "asked to stop");
+      });
+  ASSERT_TRUE(first) << first.error().message();
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  const ByteCache second = table(other, shared(60s), source.loader());
+  auto one = first->get(kUserA);
+  ASSERT_TRUE(eventually([&] { return loads == 1; }));
+  auto two = second.get(kUserA);
+  EXPECT_TRUE(eventually([&] { return second.stats().load_waits == 1; }));
+  EXPECT_FALSE(one.get());
+  EXPECT_EQ(said(two.get()), "alice/fill");
+  EXPECT_EQ(source.loads(), 1);
+}
+
 TEST_F(CacheLease, ThatThereIsNothingIsToldToo) {
   Source source;
   source.hold();
