@@ -16,8 +16,9 @@ struct CacheTableStats {
 };
 
 /// All of it in Prometheus' text format 0.0.4, durations in seconds, labelled with the table; empty without tables.
-/// Counters `echomq_cache_reads_total` (label `from`: `hit`, `l2`, `fill`, `stale`, `absent`; several callers of one
-/// flight count as one, the others as `coalesced`), `echomq_cache_misses_total`, `echomq_cache_load_errors_total`
+/// Counters: reads are `echomq_cache_hits_total` and `echomq_cache_misses_total`; of misses
+/// `echomq_cache_stale_served_total` and `echomq_cache_coalesced_total`; flights, of refreshes too,
+/// `echomq_cache_flights_total` (label `came_to`: `l2`, `fill`, `absent`); `echomq_cache_load_errors_total`
 /// (label `why`: `error`, `late`, `backed_off`), `echomq_cache_load_waits_total`, `echomq_cache_refreshed_total`,
 /// `echomq_cache_superseded_total`, `echomq_cache_outages_total`, `echomq_cache_l2_errors_total` (label `what`:
 /// `write`, `corrupt`), `echomq_cache_rows_gone_total` (label `why`: `room`, `expired`, `replaced`, `invalidated`,

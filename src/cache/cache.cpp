@@ -35,6 +35,8 @@ Detached run_load(std::shared_ptr<const LoadBytesTask> load, BrandedId id, LoadD
     loaded = co_await task;
   } catch (const std::exception& thrown) {
     loaded = fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what());
+  } catch (...) {
+    loaded = fail(Errc::handler_failed, "the loader threw what is no std::exception");
   }
   done(std::move(loaded));
 }
@@ -76,6 +78,8 @@ Result<ByteCache> ByteCache::open_async(const Client& client, CacheOptions optio
 }
 
 Result<ByteCache> ByteCache::open_task(const Client& client, CacheOptions options, LoadBytesTask load) {
+  if (!load)
+    return open(client, std::move(options));
   struct Start {
     std::shared_ptr<const LoadBytesTask> load;
     BrandedId id;

@@ -70,15 +70,15 @@ std::string cache_prometheus(std::span<const CacheTableStats> tables) {
     return {};
   using S = CacheStats;
   Page page(tables);
-  page.family("echomq_cache_reads_total", "Reads, by who answered.", "from",
-              {{"hit", &S::hits},
-               {"l2", &S::l2_hits},
-               {"fill", &S::fills},
-               {"stale", &S::stale_served},
-               {"absent", &S::absent},
-               {"coalesced", &S::coalesced}});
+  page.family("echomq_cache_hits_total", "counter", "Reads that L1 answered.", &S::hits);
   page.family("echomq_cache_misses_total", "counter", "Reads that L1 did not answer.", &S::misses);
-  page.family("echomq_cache_load_errors_total", "Loads that brought nothing.", "why",
+  page.family("echomq_cache_stale_served_total", "counter", "Reads answered by a row whose time was over.",
+              &S::stale_served);
+  page.family("echomq_cache_coalesced_total", "counter", "Misses that joined a flight that was on its way.",
+              &S::coalesced);
+  page.family("echomq_cache_flights_total", "What flights of misses and refreshes came to.", "came_to",
+              {{"l2", &S::l2_hits}, {"fill", &S::fills}, {"absent", &S::absent}});
+  page.family("echomq_cache_load_errors_total", "Loads that failed, were late, or did not begin.", "why",
               {{"error", &S::load_errors}, {"late", &S::load_late}, {"backed_off", &S::backed_off}});
   page.family("echomq_cache_load_waits_total", "counter", "Waits for another process's load.", &S::load_waits);
   page.family("echomq_cache_refreshed_total", "counter", "Rows renewed before their time was over.", &S::refreshed);

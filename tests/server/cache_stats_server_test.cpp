@@ -60,8 +60,8 @@ TEST_F(CacheServerTest, LoadsAndWhatIsHeardAreTimed) {
   const CacheTableStats both[] = {{"t", cache.stats()}, {"u", CacheStats()}};
   const std::string page = cache_prometheus(both);
   for (const char* line :
-       {"# TYPE echomq_cache_reads_total counter\n", "echomq_cache_reads_total{table=\"t\",from=\"fill\"} 1\n",
-        "echomq_cache_reads_total{table=\"u\",from=\"fill\"} 0\n",
+       {"# TYPE echomq_cache_flights_total counter\n", "echomq_cache_flights_total{table=\"t\",came_to=\"fill\"} 1\n",
+        "echomq_cache_flights_total{table=\"u\",came_to=\"fill\"} 0\n", "echomq_cache_misses_total{table=\"t\"} 1\n",
         "echomq_cache_rows_gone_total{table=\"t\",why=\"invalidated\"} 1\n",
         "# TYPE echomq_cache_load_seconds histogram\n", "echomq_cache_load_seconds_bucket{table=\"t\",le=\"0.01\"} 0\n",
         "echomq_cache_load_seconds_bucket{table=\"t\",le=\"+Inf\"} 1\n",
