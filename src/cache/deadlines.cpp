@@ -34,7 +34,7 @@ void Deadlines::add(std::function<void()> call) {
   const std::lock_guard lock(state_->mutex);
   if (state_->closed)
     return;
-  if (!thread_.joinable()) {
+  if (time_ == nullptr && !thread_.joinable()) {
     try {
       thread_ = std::thread([state = state_] { run(*state); });
     } catch (const std::system_error&) {
@@ -44,7 +44,21 @@ void Deadlines::add(std::function<void()> call) {
   // The thread waits for the oldest: only the first of all wakes it.
   if (state_->waiting.empty())
     state_->changed.notify_one();
-  state_->waiting.push_back({Clock::now() + after_, std::move(call)});
+  state_->waiting.push_back({now() + after_, std::move(call)});
+}
+
+void Deadlines::run_due() {
+  for (;;) {
+    std::function<void()> call;
+    {
+      const std::lock_guard lock(state_->mutex);
+      if (state_->waiting.empty() || state_->waiting.front().at > now())
+        return;
+      call = std::move(state_->waiting.front().call);
+      state_->waiting.pop_front();
+    }
+    call();
+  }
 }
 
 void Deadlines::shutdown() {

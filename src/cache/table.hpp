@@ -68,6 +68,15 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void heard(const CoherenceMessage& message) noexcept override;
   void changed(const BrandedId& id) noexcept override;
   void all_changed() noexcept override { flush(); }
+
+  /// What the channel of loads says, and that something of it may be missing.
+  void load_heard(std::string_view message);
+  void look_at_all();
+  /// For a test that gives the clock: what is due by it.
+  void run_due() {
+    deadlines_.run_due();
+    lease_turns_.run_due();
+  }
   void ignored() noexcept override { counters_.coherence_ignored.fetch_add(1, std::memory_order_relaxed); }
 
  private:
@@ -226,11 +235,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   [[nodiscard]] Result<void> listen_for_loads();
   void ask_lease(const FlightPointer& flight);
   void lease_answered(const FlightPointer& flight, Result<std::vector<Value>> answers);
-  void load_heard(std::string_view message);
   void load_told(const FlightPointer& flight, const LoadTold& told);
   void look_again(const FlightPointer& flight);
   void look_again(const BrandedId& id);
-  void look_at_all();
   void tell_of_no_holder(const BrandedId& id);
   void keep_lease(const FlightPointer& flight);
   void lease_lost(Flight& flight);

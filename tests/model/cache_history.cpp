@@ -33,6 +33,8 @@ struct OfTable {
   Known heard;
   Known own;
   Known read;
+  Known invalidated;
+  Known dropped;
 };
 
 struct OfId {
@@ -80,6 +82,8 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
         break;
       case Kind::heard: table.heard.add(event.end, event.version); break;
       case Kind::read: table.read.add(event.end, shown(event, ids[event.id])); break;
+      case Kind::invalidated: table.invalidated.add(event.end, event.version); break;
+      case Kind::dropped: table.dropped.add(event.end, event.version); break;
     }
   }
   for (auto& [number, id] : ids)
@@ -88,6 +92,8 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
     table.heard.arrange();
     table.own.arrange();
     table.read.arrange();
+    table.invalidated.arrange();
+    table.dropped.arrange();
   }
   for (const CacheEvent& event : history) {
     if (event.kind != Kind::read)
@@ -108,7 +114,13 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
       return told(event, has, "although the table itself had put", least);
     if (const auto least = table.read.before(event.begin); bounds.read && has < least)
       return told(event, has, "although an earlier read had given", least);
-    const std::int64_t bound = event.stale ? bounds.stale_ms : bounds.fresh_ms;
+    if (const auto least = table.invalidated.before(event.begin); event.loaded && has < least)
+      return told(event, has, "although an invalidation through the table began at", least);
+    if (const auto least = table.dropped.before(event.begin); event.tagged && has < least)
+      return told(event, has, "although a drop of its tag through the table began at", least);
+    std::int64_t bound = event.stale ? bounds.stale_ms : bounds.fresh_ms;
+    if (event.lives_ms)
+      bound = *event.lives_ms + bounds.slack_ms + (event.stale ? bounds.stale_ms - bounds.fresh_ms : 0);
     if (const auto least = id.placed_ms.before(event.begin_ms - bound); has < least)
       return told(event, has, "although its bound has passed since the placing of", least);
   }

@@ -19,13 +19,21 @@ struct CacheEvent {
     placed,   ///< a put of `version` through `table` was answered as stored or superseded: L2 has it, or a newer one
     heard,    ///< at `end` the table had been told of `version`
     read,     ///< an answer
+    /// At `end` an `invalidate` through the table had ended; when it began the source had `version`. Against what loads alone
+    /// have brought, and of shared loads only: a put that was under way comes after it.
+    invalidated,
+    dropped,  ///< the same of a drop of the id's tag; against what stood under the tag
   };
   Kind kind = Kind::read;
   int table = 0;
   int id = 0;
   std::uint64_t version = 0;  ///< of an absent answer nothing
   bool absent = false;
-  bool stale = false;  ///< the answer was marked so
+  bool stale = false;   ///< the answer was marked so
+  bool loaded = false;  ///< of a read: nobody has put that version
+  bool tagged = false;  ///< of a read: that version was always put or loaded under the id's tag
+  /// Of a read: how long at most that version lives where it is kept, when not as long as others.
+  std::optional<std::int64_t> lives_ms = std::nullopt;
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t begin_ms = 0;
@@ -36,6 +44,7 @@ struct CacheEvent {
 struct CacheBounds {
   std::int64_t fresh_ms = 0;  ///< after so long since a newer version was placed no answer is older
   std::int64_t stale_ms = 0;  ///< nor one marked stale
+  std::int64_t slack_ms = 0;  ///< of both, what is not the row's time to live: of versions that have their own
   bool heard = true;  ///< what a table was told holds for ever: not where that says no version, and rows are deleted
   bool read = true;   ///< what it has read, too: not where rows are deleted, for L2 may then get older ones
 };

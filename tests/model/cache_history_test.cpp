@@ -35,6 +35,15 @@ CacheEvent read_stale(std::uint64_t version, std::int64_t begin, std::int64_t en
   event.stale = true;
   return event;
 }
+CacheEvent ended(Kind kind, std::uint64_t version, std::int64_t at, int table = 0) {
+  return {.kind = kind, .table = table, .version = version, .begin = at, .end = at};
+}
+CacheEvent read_with(std::uint64_t version, std::int64_t begin, bool loaded, bool tagged) {
+  CacheEvent event = read(version, begin, begin + 1);
+  event.loaded = loaded;
+  event.tagged = tagged;
+  return event;
+}
 std::string wrong(const std::vector<CacheEvent>& history) { return find_violation(history, kBounds).value_or(""); }
 
 TEST(CacheHistoryChecker, WhatNobodyKnewOfMayBeReadUntilItsBound) {
@@ -79,6 +88,35 @@ TEST(CacheHistoryChecker, NothingIsAnAnswerOnlyWhereThereWasNothing) {
   EXPECT_THAT(wrong({written(1, 2), heard(1, 3), read_nothing(7, 8)}), HasSubstr("gave nothing"));
   EXPECT_THAT(wrong({written(1, 2), removed(2, 5), written(3, 6), heard(3, 7), read_nothing(8, 9)}),
               HasSubstr("had been told of 3"));
+}
+TEST(CacheHistoryChecker, NothingLoadedIsOlderThanAnInvalidation) {
+  const auto of = [](CacheEvent event) {
+    return wrong({written(1, 0), written(2, 5), ended(Kind::invalidated, 2, 9), event});
+  };
+  EXPECT_THAT(of(read_with(1, 10, true, false)), HasSubstr("an invalidation"));
+  EXPECT_EQ(of(read_with(2, 10, true, false)), "");
+  EXPECT_EQ(of(read_with(1, 8, true, false)), "") << "it began before";
+  EXPECT_EQ(of(read_with(1, 10, false, true)), "") << "somebody put it";
+}
+TEST(CacheHistoryChecker, NothingWithTheTagIsOlderThanItsDrop) {
+  const auto of = [](CacheEvent event) {
+    return wrong({written(1, 0), written(2, 5), ended(Kind::dropped, 2, 9), event});
+  };
+  EXPECT_THAT(of(read_with(1, 10, false, true)), HasSubstr("a drop of its tag"));
+  EXPECT_EQ(of(read_with(2, 10, false, true)), "");
+  EXPECT_EQ(of(read_with(1, 10, true, false)), "") << "it was without the tag";
+  EXPECT_EQ(wrong({written(1, 0), written(2, 5), ended(Kind::dropped, 2, 9, 1), read_with(1, 10, false, true)}), "")
+      << "another table's drop";
+}
+TEST(CacheHistoryChecker, AnEntryWithATimeOfItsOwnIsHeldToThat) {
+  const auto of = [](std::int64_t lives, std::int64_t begin) {
+    CacheEvent event = read(1, begin, begin + 1);
+    event.lives_ms = lives;
+    return wrong({written(1, 0), written(2, 5), placed(2, 6, 7, 1), event});
+  };
+  EXPECT_EQ(of(40, 47), "");
+  EXPECT_THAT(of(40, 49), HasSubstr("its bound"));
+  EXPECT_EQ(of(500, 507), "");
 }
 
 }  // namespace

@@ -14,13 +14,15 @@ namespace {
 
 class CacheModel : public ::testing::TestWithParam<Hears> {
  protected:
-  static void expect_soundness(std::uint64_t histories, std::uint64_t first_seed) {
+  static void expect_soundness(std::uint64_t histories, std::uint64_t first_seed, bool extended = false) {
     CacheCount count;
     const auto begin = std::chrono::steady_clock::now();
-    const auto wrong = play_cache({.hears = GetParam(), .histories = histories, .first_seed = first_seed}, count);
+    const auto wrong = play_cache(
+        {.hears = GetParam(), .histories = histories, .first_seed = first_seed, .extended = extended}, count);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     std::cout << count.steps << " histories from seed " << first_seed << ", " << count.reads << " reads, " << count.hits
-              << " hits, " << took.count() << " s\n";
+              << " hits, " << count.load_waits << " waits for others' loads, " << count.drops << " drops, "
+              << took.count() << " s\n";
     EXPECT_FALSE(wrong.has_value()) << *wrong;
   }
 };
@@ -41,7 +43,11 @@ INSTANTIATE_TEST_SUITE_P(Hears, LongRunCacheModel, ::testing::ValuesIn(kAll), na
 
 TEST_P(CacheModel, NoReadIsOlderThanItMayBe) { expect_soundness(20'000, 1); }
 
+// With shared loads, tags, entries that have a time to live of their own and deadlines of loaders.
+TEST_P(CacheModel, NorWithWhatPeersDoNotKnow) { expect_soundness(20'000, 1, true); }
+
 TEST_P(LongRunCacheModel, NoReadIsOlderThanItMayBe) { expect_soundness(2'000'000, 1'000'000); }
+TEST_P(LongRunCacheModel, NorWithWhatPeersDoNotKnow) { expect_soundness(2'000'000, 1'000'000, true); }
 
 }  // namespace
 }  // namespace echomq::model

@@ -8,6 +8,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -26,6 +27,11 @@ constexpr std::uint64_t kTtl = 400;
 constexpr std::uint64_t kStale = 800;
 /// No request and no load takes longer.
 constexpr std::uint64_t kPatience = 60;
+/// Where loads are shared, and are slow enough to be renewed: a lease outlives what it takes to renew it.
+constexpr std::uint64_t kLease = 240;
+constexpr std::uint64_t kLongLoad = 300;
+/// Each id has a tag of its own, and one that both have.
+constexpr std::array<const char*, 3> kTags = {"first", "second", "both"};
 
 class Random {
  public:
@@ -49,12 +55,14 @@ class Random {
 /// One history. All that happens happens on this thread, chosen by one row of random numbers.
 class Play {
  public:
-  Play(std::uint64_t seed, Hears hears, CacheCount& count, std::vector<std::string>* trace)
-      : random_(seed), hears_(hears), count_(count), trace_(trace) {}
+  Play(std::uint64_t seed, const CachePlan& plan, CacheCount& count, std::vector<std::string>* trace)
+      : random_(seed), hears_(plan.hears), extended_(plan.extended), count_(count), trace_(trace) {}
 
   std::optional<std::string> run() {
     lossy_ = random_.one_in(3);
     deletes_ = random_.one_in(3);
+    if (extended_)
+      extend();
     for (int i = 0; i < kIds; ++i) {
       source_.push_back({});
       if (random_.one_in(2))
@@ -67,9 +75,14 @@ class Play {
     for (std::uint64_t i = 0; i < steps && !wrong_; ++i)
       act();
     settle();
-    const std::int64_t slack = 3 * kPatience + 16;
-    if (auto broken = find_violation(history_, {.fresh_ms = kTtl + slack,
-                                                .stale_ms = kTtl + kStale + slack,
+    if (!wrong_)
+      count_loads();
+    const auto slack = static_cast<std::int64_t>(3 * kPatience + 16 + (lease_ ? kLongLoad : 0));
+    constexpr auto kFresh = static_cast<std::int64_t>(kTtl);
+    constexpr auto kServedStale = static_cast<std::int64_t>(kTtl + kStale);
+    if (auto broken = find_violation(history_, {.fresh_ms = kFresh + slack,
+                                                .stale_ms = kServedStale + slack,
+                                                .slack_ms = slack,
                                                 .heard = !deletes_ || hears_ != Hears::tracking,
                                                 .read = !deletes_}))
       return broken;
@@ -82,6 +95,7 @@ class Play {
     bool absent = true;
   };
   struct Load {
+    int table;
     int id;
     LoadDone done;
     std::optional<State> read;
@@ -120,9 +134,11 @@ class Play {
           [this](const BrandedId& id, LoadDone done) {
             const int which = id == kId[0] ? 0 : 1;
             play.note([&] { return name() + " begins to load " + std::to_string(which); });
-            play.loads_.push_back({which, std::move(done), {}, play.server_.time});
+            play.loads_.push_back({number, which, std::move(done), {}, play.server_.time});
+            ++loads_begun;
           },
           &play.server_.time);
+      main.on_refused = [this](const std::string& key, std::uint64_t version) { play.refused(*this, key, version); };
       if (with.coherence == Coherence::none) {
         table->armed();
         return;
@@ -141,6 +157,9 @@ class Play {
       hearing.deliver();
     }
     ~Actor() { table->close(); }
+
+    /// What its main connection was asked may be late, or never answered.
+    void disturbed() { undisturbed_since = play.server_.time + 2 * kLease; }
 
     [[nodiscard]] std::string name() const { return "table " + std::to_string(number); }
     [[nodiscard]] bool coherent() const { return options.coherence != Coherence::none; }
@@ -162,6 +181,8 @@ class Play {
     }
     void told(const BrandedId& id, std::uint64_t version) {
       const int which = id == kId[0] ? 0 : 1;
+      // A drop tells of a version that the source never had: of all that was before it.
+      version = play.newest_until(which, version);
       play.note(
           [&] { return name() + " has heard of " + std::to_string(which) + " version " + std::to_string(version); });
       play.record(
@@ -175,6 +196,20 @@ class Play {
     CacheConnection hearing;
     std::shared_ptr<CacheCore> core;
     std::shared_ptr<cache::Table> table;
+    std::deque<std::string> loads_told;
+    std::uint64_t loads_begun = 0;
+    std::uint64_t undisturbed_since = 0;
+  };
+  struct Dropping {
+    int table;
+    std::array<std::uint64_t, kIds> known;  // of the source, when it began
+    Reply<std::uint64_t> reply;
+  };
+  struct Invalidating {
+    int table;
+    int id;
+    std::uint64_t known;
+    Reply<void> reply;
   };
   struct Job {
     Actor* to;
@@ -205,7 +240,88 @@ class Play {
     }
     out.refresh_ahead = random_.one_in(3) ? 0.5 : 0;
     out.load_backoff = milliseconds(random_.one_in(4) ? 30 : 0);
+    if (!extended_)
+      return out;
+    if (lease_)
+      out.load_lease = milliseconds(kLease);
+    out.load_deadline = milliseconds(random_.one_in(3) ? 40 : 0);
+    out.tags = tags_;
+    if (tags_) {  // a row is noted under its tag for as long as the process that puts it knows that it may be served
+      out.serve_stale = stale_;
+      out.stale = milliseconds(stale_ == ServeStale::never ? 0 : kStale);
+    }
     return out;
+  }
+
+  void extend() {
+    lease_ = !random_.one_in(3);
+    tags_ = random_.one_in(2);
+    own_ttl_ = random_.one_in(2);
+    drops_ = tags_ && !random_.one_in(3);
+    if (drops_ || (lease_ && random_.one_in(3)))
+      deletes_ = true;
+    stale_ = random_.one_in(3) ? (random_.one_in(2) ? ServeStale::at_once : ServeStale::on_failure) : ServeStale::never;
+    server_.on_load_told = [this](const std::string& message) {
+      for (auto& actor : actors_)
+        actor->loads_told.push_back(message);
+    };
+    server_.on_lease_over = [this](const std::string& key, const CacheConnection* by) { lease_over(key, by); };
+  }
+
+  // What single versions have of their own, the same wherever they come from.
+
+  [[nodiscard]] std::optional<milliseconds> ttl_of(std::uint64_t version) const {
+    constexpr std::int64_t kOwn[] = {40, 150, 1200};
+    if (!own_ttl_ || version % 4 == 3)
+      return std::nullopt;
+    return milliseconds(kOwn[version % 4]);
+  }
+  [[nodiscard]] bool is_tagged(std::uint64_t version) const { return tags_ && version % 5 != 0; }
+  [[nodiscard]] std::vector<std::string> tags_of(int id, std::uint64_t version) const {
+    if (!is_tagged(version))
+      return {};
+    return {kTags[static_cast<std::size_t>(id)], kTags[2]};
+  }
+  [[nodiscard]] std::uint64_t newest_until(int id, std::uint64_t version) const {
+    const auto& all = versions_[static_cast<std::size_t>(id)];
+    const auto at = all.upper_bound(version);
+    return at == all.begin() ? 0 : *std::prev(at);
+  }
+
+  // Laws of shared loads.
+
+  /// While whoever loads could renew its right it has it.
+  void lease_over(const std::string& key, const CacheConnection* by) {
+    for (const auto& actor : actors_) {
+      if (&actor->main != by || server_.time < actor->undisturbed_since)
+        continue;
+      for (const Load& load : loads_) {
+        if (load.table == actor->number && key.ends_with(kId[static_cast<std::size_t>(load.id)].text()))
+          wrong_ = actor->name() + " loads " + std::to_string(load.id) + " still, and has not renewed its right to";
+      }
+    }
+  }
+
+  /// What was loaded by whoever has lost the right is not kept.
+  void refused(const Actor& actor, const std::string& key, std::uint64_t version) {
+    if (actor.options.refresh_ahead > 0 || put_.contains(version))
+      return;
+    const int id = key == key_of(0) ? 0 : 1;
+    CachedBytes row;
+    if (actor.table->peek(kId[static_cast<std::size_t>(id)], row) && row.value && row.version.value() == version)
+      wrong_ = actor.name() + " keeps version " + std::to_string(version) + ", and had lost the right to load it";
+  }
+
+  /// Nobody loads without having been given the right, but where the server is away.
+  void count_loads() {
+    for (const auto& actor : actors_) {
+      const CacheStats stats = actor->table->stats();
+      count_.load_waits += stats.load_waits;
+      const std::uint64_t may = server_.grants(actor->main) + stats.outages;
+      if (lease_ && actor->loads_begun > may)
+        wrong_ = actor->name() + " has loaded " + std::to_string(actor->loads_begun) + " times, and had the right to " +
+                 std::to_string(may);
+    }
   }
 
   // Steps.
@@ -213,6 +329,10 @@ class Play {
   void act() {
     Actor& actor = *actors_[random_.below(actors_.size())];
     const auto id = static_cast<int>(random_.below(kIds));
+    if (extended_ && random_.one_in(10)) {
+      act_extended(actor, id);
+      return look();
+    }
     switch (random_.below(24)) {
       case 0:
       case 1:
@@ -251,11 +371,49 @@ class Play {
         since = std::min(since, *at);
     }
     for (const Load& load : loads_)
-      since = std::min(since, load.since);
+      since = std::min(since, load.since + (lease_ ? kLongLoad - kPatience : 0));
     return since;
   }
 
+  void act_extended(Actor& actor, int id) {
+    switch (random_.below(3)) {
+      case 0:
+        if (drops_)
+          drop(*actors_.front(), random_.below(kTags.size()));
+        break;
+      case 1:
+        if (lease_ && deletes_)
+          invalidate(actor, id);
+        break;
+      default:
+        note([&] { return actor.name() + " loses what is said of loads"; });
+        actor.loads_told.clear();
+        if (random_.one_in(2))
+          actor.table->look_at_all();
+        break;
+    }
+  }
+
+  /// One table drops, so that all it drops it is told of: where tables do not hear of each other, what another has dropped is in
+  /// no set any more.
+  void drop(Actor& actor, std::size_t tag) {
+    note([&] { return actor.name() + " drops the tag " + kTags[tag]; });
+    std::array<std::uint64_t, kIds> known{};
+    for (std::size_t id = 0; id < kIds; ++id)
+      known[id] = tag == id || tag == 2 ? source_[id].version : 0;
+    droppings_.push_back({actor.number, known, actor.table->invalidate_tag(kTags[tag])});
+  }
+
   void advance(std::uint64_t by) {
+    // In small steps where something is due in between.
+    while (extended_ && by > 10) {
+      advance_at_once(10);
+      by -= 10;
+    }
+    advance_at_once(by);
+  }
+
+  void advance_at_once(std::uint64_t by) {
     for (int i = 0; i < 1000 && server_.time + by > oldest() + kPatience; ++i) {
       for (auto& actor : actors_) {
         if (!actor->main.up())
@@ -269,6 +427,11 @@ class Play {
     server_.time += by;
     server_.expire();
     note([&] { return "time passes: " + std::to_string(by); });
+    if (!extended_)
+      return;
+    for (auto& actor : actors_)
+      actor->table->run_due();
+    look();
   }
 
   void read(Actor& actor, int id) {
@@ -329,8 +492,13 @@ class Play {
     event.begin = waiter.begin;
     event.end = ++step_;
     event.begin_ms = waiter.begin_ms;
+    event.loaded = true;
     if (!event.absent) {
       event.version = answer->version.value();
+      event.loaded = !put_.contains(event.version);
+      event.tagged = is_tagged(event.version);
+      if (const auto own = ttl_of(event.version))
+        event.lives_ms = own->count();
       if (*answer->value != "v" + std::to_string(event.version))
         wrong_ = "version " + std::to_string(event.version) + " came with the value of another: " + *answer->value;
     }
@@ -340,6 +508,7 @@ class Play {
   State& write_source(int id, bool absent) {
     State& state = source_[static_cast<std::size_t>(id)];
     state = {++ids_, absent};
+    versions_[static_cast<std::size_t>(id)].insert(state.version);
     record({.kind = CacheEvent::Kind::written, .id = id, .version = state.version, .absent = absent, .begin = ++step_});
     note([&] {
       return "the source has " + std::string(absent ? "nothing" : "a value") + " of " + std::to_string(id) +
@@ -350,11 +519,13 @@ class Play {
 
   void write(Actor& actor, int id) {
     const std::uint64_t version = write_source(id, false).version;
+    put_.insert(version);
     const std::int64_t begin = ++step_;
     note([&] { return actor.name() + " puts " + std::to_string(version); });
-    placings_.push_back({actor.number, id, version, begin,
-                         actor.table->put(kId[static_cast<std::size_t>(id)], "v" + std::to_string(version),
-                                          {.version = version_of(version)})});
+    placings_.push_back(
+        {actor.number, id, version, begin,
+         actor.table->put(kId[static_cast<std::size_t>(id)], "v" + std::to_string(version),
+                          {.version = version_of(version), .tags = tags_of(id, version), .ttl = ttl_of(version)})});
   }
 
   /// A change without a value: the row goes, and others are told.
@@ -366,7 +537,8 @@ class Play {
 
   void invalidate(Actor& actor, int id) {
     note([&] { return actor.name() + " invalidates " + std::to_string(id); });
-    invalidations_.push_back(actor.table->invalidate(kId[static_cast<std::size_t>(id)]));
+    const std::uint64_t known = source_[static_cast<std::size_t>(id)].version;
+    invalidations_.push_back({actor.number, id, known, actor.table->invalidate(kId[static_cast<std::size_t>(id)])});
   }
 
   void tell(Actor& from, int id, std::uint64_t version) {
@@ -398,6 +570,7 @@ class Play {
     switch (random_.below(6)) {
       case 0:
         note([&] { return actor.name() + " loses its main connection"; });
+        actor.disturbed();
         actor.main.reconnect();
         break;
       case 1:
@@ -414,6 +587,7 @@ class Play {
         CacheConnection& one = random_.one_in(2) ? actor.main : actor.hearing;
         if (one.can_fail()) {
           note([&] { return "a call of " + actor.name() + " fails"; });
+          actor.disturbed();
           one.fail_oldest(Error(Errc::outcome_unknown, "the play says so"), random_.one_in(2));
         }
         break;
@@ -447,6 +621,12 @@ class Play {
   void progress() {
     for (int tries = 0; tries < 4; ++tries) {
       Actor& actor = *actors_[random_.below(actors_.size())];
+      if (extended_ && !actor.loads_told.empty() && random_.one_in(2)) {
+        const std::string message = std::move(actor.loads_told.front());
+        actor.loads_told.pop_front();
+        note([&] { return actor.name() + " hears of a load: " + message; });
+        return actor.table->load_heard(message);
+      }
       CacheConnection& one = random_.one_in(2) ? actor.main : actor.hearing;
       switch (random_.below(5)) {
         case 0:
@@ -486,13 +666,16 @@ class Play {
     const State found = one.read.value_or(source_[static_cast<std::size_t>(one.id)]);
     if (random_.one_in(8))
       return one.done(fail(Errc::handler_failed, "the source is away"));
+    if (extended_ && random_.one_in(2) && one.done.stop().take())
+      return one.done(fail(Errc::cancelled, "asked to stop"));
     note([&] {
       return "a load of " + std::to_string(one.id) + " brings " + (found.absent ? "nothing of " : "") +
              std::to_string(found.version);
     });
     if (found.absent)
       return one.done(std::optional<Loaded<std::string>>());
-    one.done(std::optional(Loaded<std::string>{"v" + std::to_string(found.version), version_of(found.version)}));
+    one.done(std::optional(Loaded<std::string>{"v" + std::to_string(found.version), version_of(found.version),
+                                               tags_of(one.id, found.version), ttl_of(found.version)}));
   }
 
   /// Calls that have ended: writers go on.
@@ -516,28 +699,58 @@ class Play {
       tell(*actors_[static_cast<std::size_t>(at->table)], at->id, at->version);
       at = placings_.erase(at);
     }
-    std::erase_if(invalidations_, [](Reply<void>& one) {
-      if (!one.ready())
+    std::erase_if(invalidations_, [this](Invalidating& one) {
+      if (!one.reply.ready())
         return false;
-      (void)one.get();
+      const auto outcome = one.reply.get();
+      // Of loads that are not shared, and of what is written before the right to is looked at, somebody may still write more.
+      if (outcome && lease_ && !tags_ && hears_ != Hears::tracking) {
+        note([&] { return "the invalidation of " + std::to_string(one.id) + " has ended"; });
+        record({.kind = CacheEvent::Kind::invalidated,
+                .table = one.table,
+                .id = one.id,
+                .version = one.known,
+                .end = ++step_});
+      }
       return true;
     });
+    std::erase_if(droppings_, [this](Dropping& one) {
+      if (!one.reply.ready())
+        return false;
+      const auto outcome = one.reply.get();
+      note([&] { return std::string("a drop has ") + (outcome ? "ended" : "failed"); });
+      count_.drops += outcome ? 1 : 0;
+      for (int id = 0; outcome && id < kIds; ++id) {
+        record({.kind = CacheEvent::Kind::dropped,
+                .table = one.table,
+                .id = id,
+                .version = one.known[static_cast<std::size_t>(id)],
+                .end = ++step_});
+      }
+      return true;
+    });
+  }
+
+  [[nodiscard]] bool all_answered() const {
+    return std::ranges::all_of(waiters_, [](const Waiter& one) { return one.done; });
   }
 
   /// All that is under way comes to its end; then whoever could hear of everything holds nothing old.
   void settle() {
     note([&] { return std::string("all comes to rest"); });
     for (int i = 0; i < 100'000; ++i) {
-      bool rest = loads_.empty() && placings_.empty() && jobs_.empty() && !server_.turn_open();
+      bool rest = loads_.empty() && placings_.empty() && jobs_.empty() && droppings_.empty() && !server_.turn_open();
       for (auto& actor : actors_) {
         if (!actor->main.up())
           actor->main.reconnect();
         if (!actor->hearing.up())
           notice(*actor);
-        rest = rest && actor->main.idle() && actor->hearing.idle();
+        rest = rest && actor->main.idle() && actor->hearing.idle() && actor->loads_told.empty();
       }
-      if (rest)
+      if (rest && (!extended_ || all_answered()))
         break;
+      if (rest)
+        advance(10);  // who waits for another's load looks again
       if (!jobs_.empty())
         take_job();
       progress();
@@ -565,17 +778,26 @@ class Play {
 
   Random random_;
   const Hears hears_;
+  const bool extended_;
   CacheCount& count_;
   std::vector<std::string>* const trace_;
   bool lossy_ = false;
   bool deletes_ = false;
+  bool lease_ = false;
+  bool tags_ = false;
+  bool own_ttl_ = false;
+  bool drops_ = false;
+  ServeStale stale_ = ServeStale::never;
   std::uint64_t ids_ = std::uint64_t{1} << 40;
   std::int64_t step_ = 0;
   CacheServer server_;
   std::vector<State> source_;
+  std::array<std::set<std::uint64_t>, kIds> versions_;
+  std::set<std::uint64_t> put_;
   std::deque<Load> loads_;
   std::vector<Placing> placings_;
-  std::vector<Reply<void>> invalidations_;
+  std::vector<Invalidating> invalidations_;
+  std::vector<Dropping> droppings_;
   std::deque<Job> jobs_;
   std::list<Waiter> waiters_;
   std::vector<CacheEvent> history_;
@@ -594,13 +816,13 @@ std::optional<std::string> play_cache(const CachePlan& plan, CacheCount& count) 
   const std::uint64_t first = setting("ECHOMQ_MODEL_SEED", plan.first_seed);
   const std::uint64_t histories = setting("ECHOMQ_MODEL_HISTORIES", plan.histories);
   for (std::uint64_t seed = first; seed < first + histories; ++seed) {
-    const auto wrong = Play(seed, plan.hears, count, nullptr).run();
+    const auto wrong = Play(seed, plan, count, nullptr).run();
     ++count.steps;
     if (!wrong)
       continue;
     std::vector<std::string> trace;
     CacheCount again;
-    (void)Play(seed, plan.hears, again, &trace).run();
+    (void)Play(seed, plan, again, &trace).run();
     std::ostringstream report;
     report << *wrong << "\nseed " << seed << " (ECHOMQ_MODEL_SEED=" << seed << " ECHOMQ_MODEL_HISTORIES=1)\n";
     for (const std::string& line : trace)

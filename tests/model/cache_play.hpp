@@ -16,12 +16,16 @@ struct CachePlan {
   Hears hears = Hears::nothing;
   std::uint64_t histories = 1;
   std::uint64_t first_seed = 1;
+  /// Also loads that processes share, tags, times to live of single entries, and deadlines of loaders.
+  bool extended = false;
 };
 
 struct CacheCount {
   std::uint64_t steps = 0;
   std::uint64_t reads = 0;
   std::uint64_t hits = 0;
+  std::uint64_t load_waits = 0;
+  std::uint64_t drops = 0;
 };
 
 /// Plays histories of the seeds from `first_seed` on. Gives the first that went wrong, with its seed and all its steps.

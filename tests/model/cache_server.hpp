@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cache/coherence.hpp"
@@ -38,7 +39,7 @@ class CacheConnection {
   CacheConnection& operator=(const CacheConnection&) = delete;
 
   /// Takes over the reference.
-  void submit(detail::Call* call);
+  void submit(detail::Call* call, Repeat repeat = Repeat::safe);
   /// A command for whose reply nobody waits.
   void post(Command command);
   /// Asks to be told; `confirmed` is called with the versions that rows had when it was executed.
@@ -67,6 +68,8 @@ class CacheConnection {
   using Versions = std::map<std::string, std::uint64_t>;
   std::function<void(const resp::View& push, const Versions& versions)> on_push;
   std::function<void(const Versions& versions)> on_confirmed;
+  /// The end of a load was answered: its right was lost, and its row of that version not written.
+  std::function<void(const std::string& key, std::uint64_t version)> on_refused;
 
  private:
   friend class CacheServer;
@@ -78,11 +81,13 @@ class CacheConnection {
     std::uint64_t since = 0;
     bool asks_to_listen = false;
     bool posted = false;
+    bool unsafe = false;  // not to be executed twice
   };
   struct Out {
     std::string frame;
     bool push = false;
     Versions versions;
+    std::optional<std::pair<std::string, std::uint64_t>> refused;
   };
   [[nodiscard]] Sent* unexecuted();
   [[nodiscard]] const Sent* unexecuted() const { return const_cast<CacheConnection*>(this)->unexecuted(); }
@@ -99,6 +104,16 @@ class CacheServer {
  public:
   std::atomic<std::uint64_t> time{1'000'000};  ///< ms
   bool silent = false;                         ///< broadcasts are lost
+  /// What is said of loads, on `eccx:{t}:loads`.
+  std::function<void(const std::string& message)> on_load_told = [](const std::string&) {};
+  /// Whose right to load a row was over before it was given back.
+  std::function<void(const std::string& key, CacheConnection* by)> on_lease_over = [](const std::string&,
+                                                                                      CacheConnection*) {};
+  /// How often a connection was given the right to load a row.
+  [[nodiscard]] std::uint64_t grants(const CacheConnection& to) const {
+    const auto at = grants_.find(&to);
+    return at == grants_.end() ? 0 : at->second;
+  }
 
   /// The frame of a row that has not expired.
   [[nodiscard]] std::optional<std::string> frame(const std::string& key);
@@ -118,7 +133,27 @@ class CacheServer {
     std::string frame;
     std::uint64_t expires;
   };
+  struct Lease {
+    std::string token;
+    CacheConnection* by;
+    std::uint64_t expires;
+  };
+  struct Tag {
+    std::map<std::string, std::uint64_t> rows;  // until when
+    std::uint64_t expires = 0;
+  };
+  struct TagFloor {
+    std::uint64_t version;
+    std::int64_t number;
+    std::uint64_t expires;
+  };
   [[nodiscard]] std::string execute(const CacheConnection::Command& command, CacheConnection* by);
+  [[nodiscard]] std::string load(const CacheConnection::Command& command, CacheConnection* by);
+  [[nodiscard]] std::string keep(const CacheConnection::Command& command);
+  [[nodiscard]] std::string end_load(const CacheConnection::Command& command);
+  [[nodiscard]] std::string put_tagged(const CacheConnection::Command& command);
+  [[nodiscard]] std::string drop(const CacheConnection::Command& command);
+  [[nodiscard]] std::int64_t publish(const std::string& channel, const std::string& message);
   void changed(const std::string& key, CacheConnection* by) { changed_[key] = by; }
   void store(const std::string& key, std::string frame, std::uint64_t ttl, CacheConnection* by);
   bool erase(const std::string& key, CacheConnection* by);
@@ -126,6 +161,12 @@ class CacheServer {
   std::map<std::string, Row> rows_;
   std::map<std::string, CacheConnection*> changed_;  // by whom last
   std::vector<CacheConnection*> connections_;
+  std::map<std::string, Lease> leases_;
+  std::map<const CacheConnection*, std::uint64_t> grants_;
+  std::map<std::string, Tag> tags_;
+  std::map<std::string, TagFloor> tag_floors_;
+  std::int64_t drops_ = 0;
+  std::optional<std::pair<std::string, std::uint64_t>> refused_;  // by the command that is executed
 };
 
 /// A core whose only connection is such a one.
@@ -134,7 +175,7 @@ class CacheCore final : public client::Core {
   CacheCore(CacheConnection& main, std::uint64_t& ids) : main_(main), ids_(ids) {
     options_.deadline = std::chrono::hours(1);
   }
-  void submit(detail::Call* call, wire::CallSettings) override { main_.submit(call); }
+  void submit(detail::Call* call, wire::CallSettings settings) override { main_.submit(call, settings.repeat); }
   Result<BrandedId> mint(std::string_view brand) override { return BrandedId::encode(brand, ++ids_); }
   std::optional<std::uint16_t> node_id() const override { return std::nullopt; }
   std::unique_ptr<client::WakeWatch> watch(std::string, std::function<void()>) override { return nullptr; }
