@@ -1,5 +1,5 @@
-// Stream records and cache values. This library has no bus and no cache verbs yet: its half here is ids, raw commands and
-// subscriptions, compared with what the second speaker writes and reads by the protocol folder.
+// Stream records and cache values, byte by byte: the half of this library here is ids, raw commands and subscriptions, compared
+// with what the second speaker writes and reads by the protocol folder. Tables against tables: tables_interop_test.cpp.
 #include <condition_variable>
 #include <mutex>
 
