@@ -25,7 +25,7 @@ TEST_F(CacheServerTest, RowsThatHaveGoneAreCountedByWhy) {
   EXPECT_EQ(full.rows + full.evicted, 40U);
   EXPECT_LE(full.bytes, 1000U);
   cache.flush();
-  ASSERT_TRUE(cache.put(kUserB, "after", kV1).get());
+  ASSERT_EQ(cache.put(kUserB, "after").get(), CachePut::stored);
   EXPECT_EQ(cache.stats().flushed, full.rows);
 
   CacheOptions brief = with;
