@@ -382,8 +382,11 @@ class Play {
           drop(*actors_.front(), random_.below(kTags.size()));
         break;
       case 1:
-        if (lease_ && deletes_)
+        if (lease_ && deletes_) {  // the source has changed, and nobody puts that
+          write_source(id, false);
+          untold_ = true;
           invalidate(actor, id);
+        }
         break;
       default:
         note([&] { return actor.name() + " loses what is said of loads"; });
@@ -760,7 +763,7 @@ class Play {
       if (!waiter.done)
         wrong_ = "the read of " + std::to_string(waiter.begin) + " was never answered";
     }
-    if (wrong_ || hears_ == Hears::nothing || (lossy_ && hears_ != Hears::tracking))
+    if (wrong_ || hears_ == Hears::nothing || ((lossy_ || untold_) && hears_ != Hears::tracking))
       return;
     for (auto& actor : actors_) {
       for (int id = 0; id < kIds; ++id) {
@@ -783,6 +786,7 @@ class Play {
   std::vector<std::string>* const trace_;
   bool lossy_ = false;
   bool deletes_ = false;
+  bool untold_ = false;  // of a change nobody told
   bool lease_ = false;
   bool tags_ = false;
   bool own_ttl_ = false;
