@@ -211,8 +211,8 @@ struct CacheStats {
   std::uint64_t rows = 0;               ///< in L1 now, those included that have expired and not made room yet
   std::uint64_t bytes = 0;              ///< of them, as `l1_bytes` counts
   Latencies load_time;                  ///< how long loads took, failed ones too
-  /// From the mint of a version, by the clock of who minted it, to its being heard here by a message. Tracking names no
-  /// version, so there is none.
+  /// From the mint of a version, by the clock of who minted it, to its being heard here, by a message or `apply`; more than a
+  /// day counts as a day. Tracking names no version, so there is none.
   Latencies coherence_lag;
 };
 
@@ -346,6 +346,10 @@ class ByteCache {
   /// flight. Key `ecc:{table}:<id>`.
   /// Errors: also the loader's own, and those of L2 when `outage` says fail.
   Reply<CachedBytes> get(const BrandedId& id) const;
+  /// As `get`, with a loader of this call in place of the table's: what L1 and L2 lack it loads, on a thread of the table.
+  /// Whoever misses the id meanwhile shares that flight, and this call one that is on the way already, with the loader
+  /// that it has. Errors: also invalid_argument (no loader).
+  Reply<CachedBytes> get_or_load(const BrandedId& id, LoadBytes load) const;
   /// Several at once, all misses of L1 in one write; one result each, in order.
   Reply<std::vector<Result<CachedBytes>>> get_many(std::span<const BrandedId> ids) const;
 
@@ -383,7 +387,7 @@ class ByteCache {
   /// For typed tables: `peek`, but also has the row refreshed when it is time.
   [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into) const;
   /// For typed tables: every waiter is answered exactly once. `drives`: what a caller who waits may drive.
-  void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) const;
+  void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters, LoadBytes load = {}) const;
   /// For typed tables: `put_many` of values that a codec gave, or refused: those are answered with its error.
   Reply<std::vector<Result<CachePut>>> put_encoded(std::span<const CachePutItem> items,
                                                    std::span<const Result<std::string>> values) const;
@@ -426,10 +430,13 @@ class Cache {
   }
   /// As `ByteCache::open_task`.
   [[nodiscard]] static Result<Cache> open_task(const Client& client, CacheOptions options, LoadTask load) {
-    Result<ByteCache> opened =
-        ByteCache::open_task(client, std::move(options),
-                             [load = std::make_shared<const LoadTask>(std::move(load))](
-                                 BrandedId id, CancelToken stop) { return run_load(load, id, std::move(stop)); });
+    LoadBytesTask bytes;
+    if (load) {
+      bytes = [load = std::make_shared<const LoadTask>(std::move(load))](BrandedId id, CancelToken stop) {
+        return run_load(load, id, std::move(stop));
+      };
+    }
+    Result<ByteCache> opened = ByteCache::open_task(client, std::move(options), std::move(bytes));
     if (!opened)
       return std::unexpected<Error>(std::move(opened).error());
     return Cache(*std::move(opened));
@@ -448,6 +455,23 @@ class Cache {
     detail::CallPointer<detail::CallOf<Cached<T>>> mine(call);
     detail::CacheWaiter* waiter = call;
     bytes_.fetch({&id, 1}, {&waiter, 1});
+    return Reply<Cached<T>>(std::move(mine));
+  }
+  /// As `ByteCache::get_or_load`.
+  Reply<Cached<T>> get_or_load(const BrandedId& id, Load load) const {
+    if (!load)
+      return fail(Errc::invalid_argument, "get_or_load needs a loader");
+    CachedBytes hit;
+    if (bytes_.hit(id, hit))
+      return decode(std::move(hit));
+    using Call = detail::CacheCall<Cached<T>, Decode>;
+    auto* call = new Call(Decode{});
+    call->default_target = bytes_.continues_on();
+    call->retain();
+    detail::CallPointer<detail::CallOf<Cached<T>>> mine(call);
+    detail::CacheWaiter* waiter = call;
+    bytes_.fetch({&id, 1}, {&waiter, 1},
+                 [load = std::move(load)](const BrandedId& of) { return encode_loaded(load(of)); });
     return Reply<Cached<T>>(std::move(mine));
   }
   /// As `ByteCache::get_many`.

@@ -1,6 +1,7 @@
 // Claims, and waiting for new entries.
 #include "bus/group_claims.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "bus/checks.hpp"
@@ -61,6 +62,18 @@ Reply<std::optional<Delivery>> hand_out(const StreamGroup& group, string_view co
   return state.core->command<std::optional<Delivery>>(
       parts(string_view("XCLAIM"), state.key, group.name(), consumer, string_view("0"), entry),
       settings(Repeat::unsafe), decode);
+}
+
+Reply<void> refresh_within(const StreamGroup& group, string_view consumer, std::span<const string_view> entries,
+                           Milliseconds within) {
+  if (entries.empty())
+    return Result<void>();
+  const Stream::State& state = group.stream().internal();
+  std::vector<string_view> words = {"XCLAIM", state.key, group.name(), consumer, "0"};
+  words.insert(words.end(), entries.begin(), entries.end());
+  words.push_back("JUSTID");
+  return state.core->command<void>(words, settings(Repeat::safe, std::max(within, Milliseconds(1))),
+                                   [](const wire::Answer&) -> Result<void> { return {}; });
 }
 
 Reply<void> make_idle(const StreamGroup& group, string_view consumer, std::span<const string_view> entries,

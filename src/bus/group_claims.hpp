@@ -27,6 +27,9 @@ struct IdleEntries {
 /// XCLAIM of one entry: hands it out, which counts. Empty when it was removed from the stream, or acknowledged by others.
 [[nodiscard]] Reply<std::optional<Delivery>> hand_out(const StreamGroup& group, std::string_view consumer,
                                                       std::string_view entry);
+/// As `StreamGroup::refresh`, but not written once `within` is over: others may have them by then.
+[[nodiscard]] Reply<void> refresh_within(const StreamGroup& group, std::string_view consumer,
+                                         std::span<const std::string_view> entries, Milliseconds within);
 /// XCLAIM ... IDLE ... JUSTID: whoever looks next may take them over.
 [[nodiscard]] Reply<void> make_idle(const StreamGroup& group, std::string_view consumer,
                                     std::span<const std::string_view> entries, Milliseconds min_idle);

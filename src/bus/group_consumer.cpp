@@ -114,7 +114,10 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   void start() {
     if (!pool_)
-      keeper_.start([this] { acks_.flush_old(); });
+      keeper_.start([this] {
+        acks_.flush_old();
+        touch_delayed();
+      });
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
   }
 
@@ -244,7 +247,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void to_pool(Delivery&& delivery, std::uint64_t attempt, bool again) {
     if (!delivery.record) {
       deleted_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(std::move(delivery.entry));
+      acknowledge(std::string(delivery.entry));  // the keeper has a view of it
       return;
     }
     std::string lane = delivery.entry;
@@ -269,7 +272,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         return stopping() ? std::optional<Milliseconds>() : kLongestBackoff;
       if (!*handed || !(*handed)->record) {  // trimmed meanwhile, or acknowledged by others
         deleted_.fetch_add(1, std::memory_order_relaxed);
-        acknowledge(std::move(delivery.entry));
+        acknowledge(std::string(delivery.entry));  // the keeper has a view of it
         return std::nullopt;
       }
     }
@@ -304,19 +307,44 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void delay(const std::string& entry, std::uint64_t attempts) {
     // Not touched later than the entries that were read with it: what others may have by now is not claimed back.
     const auto now = Clock::now();
+    const std::lock_guard lock(delayed_mutex_);
     delayed_.add(entry, std::min(now, keeper_.touched()), now, retry_delay(attempts));
     delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
   }
-  void keep_delayed() {
-    if (delayed_.empty())
+  /// On the keeper's thread, while a handler runs: what waits for its delay is kept as the page is.
+  void touch_delayed() {
+    if (delayed_now_.load(std::memory_order_relaxed) == 0)
       return;
+    std::vector<std::string> stale;
+    {
+      const std::lock_guard lock(delayed_mutex_);
+      stale = delayed_.to_touch(Clock::now());
+    }
+    for (std::size_t at = 0; at < stale.size(); at += kRefreshed) {
+      const std::vector<string_view> some = slice(stale, at);
+      const auto now = Clock::now();
+      if (!refresh_within(group_, consumer_, some, options_.min_idle / 3).get())
+        return;  // again at the next look
+      const std::lock_guard lock(delayed_mutex_);
+      for (const string_view entry : some)
+        delayed_.touched(std::string(entry), now);
+    }
+  }
+  void keep_delayed() {
     const auto now = Clock::now();
-    const DelayedEntries::Due due = delayed_.take_due(now);
-    delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
+    DelayedEntries::Due due;
+    {
+      const std::lock_guard lock(delayed_mutex_);
+      if (delayed_.empty())
+        return;
+      due = delayed_.take_due(now);
+      delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
+    }
     for (std::size_t at = 0; at < due.touch.size(); at += kRefreshed) {
       const std::vector<string_view> some = slice(due.touch, at);
       if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
         return;
+      const std::lock_guard lock(delayed_mutex_);
       for (const string_view entry : some)
         delayed_.touched(std::string(entry), now);
     }
@@ -329,6 +357,10 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
     next_claim_ = now;
     cursor_ = "0-0";
+  }
+  [[nodiscard]] Milliseconds until_delayed(Milliseconds most) {
+    const std::lock_guard lock(delayed_mutex_);
+    return delayed_.until(most);
   }
   [[nodiscard]] static std::vector<string_view> slice(const std::vector<std::string>& of, std::size_t at) {
     return {of.begin() + static_cast<std::ptrdiff_t>(at),
@@ -347,8 +379,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     std::vector<string_view> held;
     for (const PendingEntry& row : *rows)
       held.push_back(row.entry);
-    if (auto refreshed = group_.refresh(consumer_, held).get(); succeeded(refreshed))
-      handle_again(held);
+    const auto refreshed = group_.refresh(consumer_, held).get();
+    if (!succeeded(refreshed))
+      return true;
+    // The server forgets those that are not in the stream any more.
+    const std::set<std::string, std::less<>> there(refreshed->begin(), refreshed->end());
+    deleted_.fetch_add(std::erase_if(held, [&](string_view entry) { return !there.contains(entry); }),
+                       std::memory_order_relaxed);
+    handle_again(held);
     return true;
   }
 
@@ -426,7 +464,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (!line_) {
       auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
       if (entries && entries->empty()) {
-        sleep(delayed_.until(std::min(options_.beat, poll_)));
+        sleep(until_delayed(std::min(options_.beat, poll_)));
         poll_ = std::min(2 * poll_, kLongestPoll);
       } else if (entries) {
         poll_ = kPoll;
@@ -434,7 +472,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       return entries;
     }
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());
-    Milliseconds block = delayed_.until(std::clamp(left, Milliseconds(1), options_.beat));
+    Milliseconds block = until_delayed(std::clamp(left, Milliseconds(1), options_.beat));
     if (pool_ && (pool_->held() > 0 || !acks_.empty()))
       block = std::min(block, std::max(std::min(kAckDelay, options_.min_idle / 3), Milliseconds(1)));
     return wait_new(*line_, group_, consumer_, block, options_.count).get();
@@ -469,13 +507,15 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void handle_again(const std::vector<string_view>& held) {
     if (held.empty())
       return;
-    const std::map<std::string, std::uint64_t> counts = deliveries(held);
+    const auto before = Clock::now();
+    bool all_told = false;
+    const std::map<std::string, std::uint64_t> counts = deliveries(held, all_told);
     if (pool_)
       return pool_again(held, counts);
-    keeper_.begin(held, Clock::now());
+    keeper_.begin(held, before);
     for (std::size_t i = 0; i < held.size() && !stopping(); ++i) {
-      if (!still_mine(i))
-        continue;
+      if (!still_mine(i) || (all_told && !counts.contains(std::string(held[i]))))
+        continue;  // others have it by now
       // What was done must not be undone by an entry that kills.
       acks_.flush();
       auto delivery = hand_out(group_, consumer_, held[i]).get();
@@ -511,16 +551,15 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
   }
 
-  /// Takes the entry id.
   void settle(Delivery& delivery, std::uint64_t attempt) {
     if (!delivery.record) {
       deleted_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(std::move(delivery.entry));
+      acknowledge(std::string(delivery.entry));  // the keeper has a view of it
     } else if (options_.max_attempts > 0 && attempt > options_.max_attempts) {
       (void)bury(delivery, attempt);
     } else if (run_handler({*delivery.record, attempt, group_.name()})) {
       handled_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(std::move(delivery.entry));
+      acknowledge(std::string(delivery.entry));  // the keeper has a view of it
     } else {
       failed_.fetch_add(1, std::memory_order_relaxed);
       if (attempt == options_.max_attempts) {
@@ -533,15 +572,13 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// How often each was handed out, of those that this consumer has. Entries of one read stand in the order of their ids.
-  [[nodiscard]] std::map<std::string, std::uint64_t> deliveries(std::span<const string_view> held) {
-    auto rows = group_
-                    .pending({.from = held.front(),
-                              .to = held.back(),
-                              .count = static_cast<std::uint32_t>(10 * held.size()),
-                              .consumer = consumer_})
-                    .get();
+  /// `all_told`: what is missing is not this consumer's.
+  [[nodiscard]] std::map<std::string, std::uint64_t> deliveries(std::span<const string_view> held, bool& all_told) {
+    const auto most = static_cast<std::uint32_t>(10 * held.size());
+    auto rows = group_.pending({.from = held.front(), .to = held.back(), .count = most, .consumer = consumer_}).get();
     std::map<std::string, std::uint64_t> counts;
     if (succeeded(rows)) {
+      all_told = rows->size() < most;
       for (const PendingEntry& row : *rows)
         counts[row.entry] = row.deliveries;
     }
@@ -650,8 +687,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   std::string cursor_ = "0-0";
   Clock::time_point next_claim_{};
   Clock::time_point touched_{};  ///< what the pool has in hand was
-  DelayedEntries delayed_;
-  std::uint32_t look_;  ///< entries that a look for idle ones asks for
+  std::mutex delayed_mutex_;
+  DelayedEntries delayed_;  // guarded by delayed_mutex_
+  std::uint32_t look_;      ///< entries that a look for idle ones asks for
   std::atomic<std::uint64_t> delayed_now_{0};
   struct Ahead {
     Clock::time_point asked;

@@ -36,6 +36,16 @@ DelayedEntries::Due DelayedEntries::take_due(TimePoint now) {
   return out;
 }
 
+std::vector<std::string> DelayedEntries::to_touch(TimePoint now) const {
+  std::vector<std::string> out;
+  for (const auto& [entry, one] : entries_) {
+    const auto since = now - one.touched;
+    if (!one.brief(min_idle_) && now < one.release && since >= min_idle_ / 3 && since < 2 * (min_idle_ / 3))
+      out.push_back(entry);
+  }
+  return out;
+}
+
 void DelayedEntries::touched(const std::string& entry, TimePoint now) {
   if (const auto kept = entries_.find(entry); kept != entries_.end())
     kept->second.touched = now;

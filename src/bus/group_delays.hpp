@@ -14,7 +14,7 @@ namespace echomq {
 inline namespace v1 {
 namespace bus {
 
-/// Of one thread.
+/// Not thread-safe.
 class DelayedEntries {
  public:
   using TimePoint = detail::Clock::time_point;
@@ -35,6 +35,8 @@ class DelayedEntries {
   };
   /// What is to be done now. What others may have is forgotten.
   [[nodiscard]] Due take_due(TimePoint now);
+  /// Those that are to be refreshed now, and are still this consumer's for a while.
+  [[nodiscard]] std::vector<std::string> to_touch(TimePoint now) const;
   /// It was refreshed.
   void touched(const std::string& entry, TimePoint now);
   /// How long there is nothing to be done, `most` at most; 1 ms at least.

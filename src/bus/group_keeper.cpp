@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bus/coarse_clock.hpp"
+#include "bus/group_claims.hpp"
 #include "result/try.hpp"
 
 namespace echomq {
@@ -75,7 +76,8 @@ Result<bool> GroupKeeper::turn(std::size_t index) {
   if (now - touched() < min_idle_ / 3 && !any_lost_.load(std::memory_order_relaxed))
     return true;
   const Lock lock(mutex_);
-  ECHOMQ_CHECK(refresh_locked(now));
+  // Not the time of before the wait: the keeper's own thread may have waited for the server meanwhile.
+  ECHOMQ_CHECK(refresh_locked(detail::Clock::now()));
   return !lost_.contains(page_[index]);
 }
 
@@ -83,13 +85,17 @@ Result<void> GroupKeeper::refresh_locked(TimePoint now) {
   if (now - touched() < min_idle_ / 3)
     return {};
   const std::span<const std::string_view> left = page_.subspan(index_.load(std::memory_order_relaxed));
+  // Others may have taken some over; a refresh would take them back.
+  bool late = false;
   const auto refresh = [&](std::span<const std::string_view> some) -> Result<void> {
     std::vector<std::string_view> kept;
     for (const std::string_view entry : some) {
       if (!lost_.contains(entry))
         kept.push_back(entry);
     }
-    ECHOMQ_CHECK(group_.refresh(consumer_, kept).get());
+    // Not written when others may have taken them over.
+    const auto left_of_it = late ? min_idle_ / 3 : touched() + min_idle_ - detail::Clock::now();
+    ECHOMQ_CHECK(refresh_within(group_, consumer_, kept, std::chrono::floor<Milliseconds>(left_of_it)).get());
     return {};
   };
   const auto find_lost = [&](std::span<const std::string_view> some) -> Result<void> {
@@ -100,10 +106,9 @@ Result<void> GroupKeeper::refresh_locked(TimePoint now) {
     }
     return {};
   };
-  // Others may have taken some over; a refresh would take them back.
-  const bool late = now - touched() >= min_idle_;
   for (std::size_t at = 0; at < left.size(); at += kRefreshed) {
     const auto some = left.subspan(at, std::min(kRefreshed, left.size() - at));
+    late = detail::Clock::now() - touched() >= min_idle_;
     if (late)
       ECHOMQ_CHECK(find_lost(some));
     ECHOMQ_CHECK(refresh(some));

@@ -48,7 +48,7 @@ class GroupKeeper {
   void start(std::function<void()> beside);
   void stop();
 
-  /// A page, in the order of its ids, which must live until `end`; touched on the server at that time.
+  /// A page, in the order of its ids; what the views are of must live, unchanged, until `end`; touched on the server at that time.
   void begin(std::span<const std::string_view> page, TimePoint touched);
   void end();
   /// Whether entry `index` is still this consumer's: its turn has come. Those before it are not kept any more.

@@ -127,6 +127,22 @@ Reply<CachedBytes> ByteCache::get(const BrandedId& id) const {
   return Reply<CachedBytes>(std::move(mine));
 }
 
+Reply<CachedBytes> ByteCache::get_or_load(const BrandedId& id, LoadBytes load) const {
+  if (!load)
+    return fail(Errc::invalid_argument, "get_or_load needs a loader");
+  CachedBytes hit;
+  if (table_->hit(id, hit))
+    return Result<CachedBytes>(std::move(hit));
+  // Answered by the loader's thread, so nothing is driven meanwhile.
+  auto* call = new detail::CacheCall<CachedBytes, AsItIs>(AsItIs{});
+  call->default_target = continues_on();
+  call->retain();
+  detail::CallPointer<detail::CallOf<CachedBytes>> mine(call);
+  detail::CacheWaiter* waiter = call;
+  table_->fetch({&id, 1}, {&waiter, 1}, std::move(load));
+  return Reply<CachedBytes>(std::move(mine));
+}
+
 Reply<std::vector<Result<CachedBytes>>> ByteCache::get_many(std::span<const BrandedId> ids) const {
   using Results = std::vector<Result<CachedBytes>>;
   if (ids.empty())
@@ -168,8 +184,9 @@ bool ByteCache::serving() const noexcept { return table_->serving(); }
 CacheStats ByteCache::stats() const { return table_->stats(); }
 const CacheOptions& ByteCache::options() const noexcept { return table_->options(); }
 void ByteCache::close() { table_->close(); }
-void ByteCache::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) const {
-  table_->fetch(ids, waiters);
+void ByteCache::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters,
+                      LoadBytes load) const {
+  table_->fetch(ids, waiters, std::move(load));
 }
 detail::Source* ByteCache::drives() const noexcept { return table_->drives(); }
 detail::Target* ByteCache::continues_on() const noexcept { return table_->continues_on(); }

@@ -27,13 +27,15 @@ constexpr Ticks kClockLag = 10;
 
 }  // namespace
 
-Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const BrandedId& id) const {
+Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const BrandedId& id,
+                                         std::shared_ptr<const LoadBytes> own_load) const {
   auto flight = std::make_shared<Flight>();
   flight->id = id;
+  flight->own_load = std::move(own_load);
   flight->generation = generation_.load(std::memory_order_seq_cst);
   flight->evictions = watch.evictions;
   // Without a loader what L2 has is all there is.
-  if (load_ || load_async_)
+  if (has_loader() || flight->own_load)
     watch.floor = std::max(watch.floor, shard.floors.of(id.value(), now()));
   flight->floor = watch.floor;
   flight->in_step = options_.coherence == Coherence::tracking;
@@ -42,8 +44,36 @@ Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const
   return flight;
 }
 
-void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters) {
+/// With the shard's mutex: a call with a loader of its own finds a flight on the way.
+void Table::join_with(const Shard& shard, Watch& watch, const std::shared_ptr<const LoadBytes>& own_load,
+                      detail::CacheWaiter* waiter) const {
+  Flight& flight = *watch.flight;
+  if (!has_loader() && !flight.own_load) {
+    if (flight.decided) {
+      flight.after.push_back(waiter);
+      flight.after_load = own_load;
+      return;
+    }
+    flight.own_load = own_load;
+    watch.floor = std::max(watch.floor, shard.floors.of(flight.id.value(), now()));
+    flight.floor = watch.floor;
+  }
+  flight.waiters.push_back({waiter, generation_.load(std::memory_order_seq_cst)});
+}
+
+bool Table::decide_loader(Flight& flight) {
+  const std::lock_guard lock(shard_of(mix(flight.id.value())).mutex);
+  flight.decided = true;
+  return has_loader() || flight.own_load;
+}
+
+void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters, LoadBytes load) {
   std::vector<FlightPointer> to_read;
+  std::shared_ptr<const LoadBytes> own_load;
+  if (load) {
+    own_load = std::make_shared<const LoadBytes>(std::move(load));
+    own_loads_.store(true, std::memory_order_relaxed);
+  }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const BrandedId& id = ids[i];
     if (auto kind = check_kind(id); !kind) {
@@ -72,14 +102,19 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
         if (options_.serve_stale == ServeStale::at_once && serving())
           old = stale_row(id);
         Watch& watch = shard.watches[value];
-        if (watch.flight) {
+        const bool joins = watch.flight != nullptr;
+        if (joins) {
           counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
           late = watch.flight->late;
         } else {
-          to_read.push_back(start_flight(shard, watch, id));
+          to_read.push_back(start_flight(shard, watch, id, own_load));
         }
-        if (!old && !late)
+        const bool waits = !old && !late;
+        if (waits && joins && own_load) {
+          join_with(shard, watch, own_load, waiters[i]);
+        } else if (waits) {
           watch.flight->waiters.push_back({waiters[i], generation});
+        }
       }
     }
     if (found) {
@@ -197,7 +232,7 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
   }
   flight->stands = parsed->version;
   // L2 has lost what was heard of, or never had it, and an older row came there.
-  if (parsed->version.value() < flight->floor && (load_ || load_async_)) {
+  if (parsed->version.value() < flight->floor && decide_loader(*flight)) {
     counters_.superseded.fetch_add(1, std::memory_order_relaxed);
     flight->outdated = true;
     return load(flight);
@@ -216,8 +251,7 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
 }
 
 void Table::without_l2(const FlightPointer& flight, Error why) {
-  const bool has_loader = load_ || load_async_;
-  if (options_.outage == CacheOutage::fail || !has_loader || why.is(Errc::client_closed))
+  if (options_.outage == CacheOutage::fail || why.is(Errc::client_closed) || !decide_loader(*flight))
     return land(flight, {std::unexpected<Error>(std::move(why))});
   counters_.outages.fetch_add(1, std::memory_order_relaxed);
   flight->away = true;
@@ -240,7 +274,7 @@ void Table::refresh(Flight& flight, bool reads_l2) {
 }
 
 void Table::load(const FlightPointer& flight) {
-  if (!load_ && !load_async_) {
+  if (!decide_loader(*flight)) {
     counters_.absent.fetch_add(1, std::memory_order_relaxed);
     return land(flight, {CachedBytes{.from = CacheFrom::l2}});
   }
@@ -262,7 +296,8 @@ void Table::load(const FlightPointer& flight) {
 void Table::run_loader(const FlightPointer& flight) {
   refresh(*flight, false);
   std::optional<LoadDone> done;
-  if (load_async_) {
+  const bool asynchronous = load_async_ && !flight->own_load;
+  if (asynchronous) {
     done.emplace([self = shared_from_this(), flight](LoadedBytes result) { self->loaded(flight, std::move(result)); });
     Shard& shard = shard_of(mix(flight->id.value()));
     const std::lock_guard lock(shard.mutex);
@@ -280,14 +315,15 @@ void Table::run_loader(const FlightPointer& flight) {
   } else {
     flight->not_minted = std::move(minted).error();
   }
-  if (load_async_)
+  if (asynchronous)
     return load_async_(flight->id, *std::move(done));
   pool_.submit([self = shared_from_this(), flight](LoadPool::Turn turn) {
     if (turn == LoadPool::Turn::dropped)
       return self->land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
+    flight->load_began = std::chrono::steady_clock::now();  // not while it waited for a thread
     LoadedBytes result;
     try {
-      result = self->load_(flight->id);
+      result = flight->own_load ? (*flight->own_load)(flight->id) : self->load_(flight->id);
     } catch (const std::exception& thrown) {
       result = fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what());
     }
@@ -521,7 +557,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
       watch.floor = std::max(watch.floor, version.value());
     // What is known now ends what was known then, also where it is not kept.
     if (outcome.answer && options_.serve_stale != ServeStale::never && !shard.l1.version_of(id, now(), generation))
-      shard.l1.erase(id);
+      shard.l1.erase(id, now());
     if (!superseded && outcome.life > kClockLag && serving() && (found || outcome.told_absent)) {
       const Ticks at = now();
       const auto held = shard.l1.version_of(id, at, generation);
@@ -537,7 +573,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     }
     // Nor is what this table has and is older: it was put here, and what is given now has no time left to be kept.
     if (const auto held = shard.l1.version_of(id, now(), generation); found && held && *held < version.value())
-      shard.l1.erase(id);
+      shard.l1.erase(id, now());
     waiters.swap(flight->waiters);
     watch.flight = nullptr;
     if (flight->lease == Flight::Lease::held) {
@@ -563,12 +599,22 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
         (asked_before ? early : late).push_back(waiters[i]);
       }
       if (!late.empty()) {
-        next = start_flight(shard, watch, flight->id);
+        next = start_flight(shard, watch, flight->id, flight->own_load);
         for (Waiting& one : late)
           one.generation = next->generation;
         next->waiters = std::move(late);
         waiters = std::move(early);
       }
+    }
+    if (!flight->after.empty()) {
+      if (!next) {
+        next = start_flight(shard, watch, flight->id, flight->after_load);
+      } else if (!next->own_load) {
+        next->own_load = flight->after_load;
+      }
+      for (detail::CacheWaiter* const one : flight->after)
+        next->waiters.push_back({one, next->generation});
+      flight->after.clear();
     }
     release(shard, id);
   }

@@ -278,7 +278,7 @@ bool L1::put(const NewRow& from) {
   }
   const std::uint64_t hash = mix(from.id);
   if (kRowCost + from.value.size() > max_bytes_) {
-    erase(from.id);
+    erase(from.id, from.now);
     return false;
   }
   Row* row = make(from);
@@ -353,12 +353,12 @@ void L1::clear() {
   free_retired();
 }
 
-bool L1::erase(std::uint64_t id) {
+bool L1::erase(std::uint64_t id, Ticks now) {
   auto* slot = slot_of(id, mix(id));
   if (slot == nullptr)
     return false;
+  ++(slot->load(std::memory_order_relaxed)->live(now) ? gone_.erased : gone_.expired);
   unlink(*slot);
-  ++gone_.erased;
   return true;
 }
 

@@ -79,7 +79,8 @@ class L1 {
   /// Links a row in place of whatever the id had. False when it alone exceeds the bound; the id then has none.
   bool put(const NewRow& row);
   /// Whether there was one.
-  bool erase(std::uint64_t id);
+  /// One whose time is over at `now` counts as expired.
+  bool erase(std::uint64_t id, Ticks now = 0);
 
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }

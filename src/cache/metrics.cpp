@@ -15,9 +15,9 @@ namespace {
 using Number = std::uint64_t CacheStats::*;
 
 /// Families of the text format: each is headed once, then has its lines for each table.
-class Page {
+class MetricsPage {
  public:
-  explicit Page(std::span<const CacheTableStats> tables) : tables_(tables) {}
+  explicit MetricsPage(std::span<const CacheTableStats> tables) : tables_(tables) {}
 
   void family(std::string_view name, std::string_view type, std::string_view help, Number number) {
     head(name, type, help);
@@ -69,7 +69,7 @@ std::string cache_prometheus(std::span<const CacheTableStats> tables) {
   if (tables.empty())
     return {};
   using S = CacheStats;
-  Page page(tables);
+  MetricsPage page(tables);
   page.family("echomq_cache_hits_total", "counter", "Reads that L1 answered.", &S::hits);
   page.family("echomq_cache_misses_total", "counter", "Reads that L1 did not answer.", &S::misses);
   page.family("echomq_cache_stale_served_total", "counter", "Reads answered by a row whose time was over.",

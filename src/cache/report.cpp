@@ -15,6 +15,9 @@ inline namespace v1 {
 namespace cache {
 namespace {
 
+/// A report that could not be sent is of no use later.
+constexpr std::chrono::milliseconds kLongestSend{2000};
+
 namespace json = boost::json;
 
 [[nodiscard]] double milliseconds_of(std::chrono::nanoseconds time) {
@@ -90,7 +93,7 @@ void Report::send() {
   const std::array<std::string_view, 5> parts = {"SET", key_, text, "PX", life};
   // Whether it got there shows in the next one.
   core_
-      ->command<void>(parts, {.repeat = Repeat::safe, .deadline = every_},
+      ->command<void>(parts, {.repeat = Repeat::safe, .deadline = std::min(every_, kLongestSend), .past_bound = true},
                       [](const wire::Answer&) -> Result<void> { return {}; })
       .detach();
 }

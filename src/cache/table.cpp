@@ -22,6 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLongest = std::chrono::hours(20 * 24);
+/// A version may be much older than what it says: a longer lag is none of hearing.
+constexpr std::chrono::nanoseconds kLongestLag = std::chrono::hours(24);
 constexpr std::size_t kMostShards = 64;
 constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
 
@@ -225,17 +227,17 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
   const std::uint64_t value = id.value();
   Shard& shard = shard_of(mix(value));
   // By the clock of who minted it; one that runs ahead of ours makes it none.
-  lag_.add(std::chrono::system_clock::now() - version.minted_at());
+  lag_.add(std::min<std::chrono::nanoseconds>(std::chrono::system_clock::now() - version.minted_at(), kLongestLag));
   const std::lock_guard lock(shard.mutex);
   heard_version(shard, id, version.value(), options_.ttl);
   const auto held = shard.l1.version_of(value, now(), generation_.load(std::memory_order_acquire));
   if (held && version.value() > *held) {
-    shard.l1.erase(value);
+    shard.l1.erase(value, now());
     counters_.coherence_applied.fetch_add(1, std::memory_order_relaxed);
     return Applied::applied;
   }
   if (!held && options_.serve_stale != ServeStale::never)
-    shard.l1.erase(value);  // one whose time is over, or of before a loss, is not served as stale from now on
+    shard.l1.erase(value, now());  // one whose time is over, or of before a loss, is not served as stale from now on
   counters_.coherence_stale.fetch_add(1, std::memory_order_relaxed);
   return Applied::stale;
 }
@@ -278,7 +280,7 @@ void Table::change(const BrandedId& id, Told told) {
   const std::uint64_t value = id.value();
   Shard& shard = shard_of(mix(value));
   const std::lock_guard lock(shard.mutex);
-  shard.l1.erase(value);
+  shard.l1.erase(value, now());
   shard.failures.erase(value);
   if (const auto found = shard.watches.find(value); found != shard.watches.end()) {
     Watch& watch = found->second;
@@ -356,7 +358,7 @@ void Table::close() {
 detail::Source* Table::drives() const noexcept {
   // What a caller drives must be what answers it: not where a loader does. And a connection that callers drive is read
   // again by the library's thread only at its next tick: the pushes of tracking would wait.
-  if (options_.coherence == Coherence::tracking || load_ || load_async_)
+  if (options_.coherence == Coherence::tracking || has_loader() || own_loads_.load(std::memory_order_relaxed))
     return nullptr;
   return core_->source();
 }

@@ -46,7 +46,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
 
   [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) noexcept;
   [[nodiscard]] bool hit(const BrandedId& id, CachedBytes& into);
-  void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters);
+  /// `load`: of this call, in place of the table's. It joins a flight that is on the way, whoever loads there.
+  void fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter* const> waiters, LoadBytes load = {});
   [[nodiscard]] Reply<CachePut> put(const BrandedId& id, std::string_view value, const CachePutOptions& with);
   /// `encoded`: the items' values, or why there is none; empty: they are in the items.
   [[nodiscard]] Reply<std::vector<Result<CachePut>>> put_many(std::span<const CachePutItem> items,
@@ -115,6 +116,13 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     bool ahead = false;     // of a row whose time is not over yet
     bool late = false;      // its loader is: nobody waits any more
     bool timed = false;     // the loader's deadline runs
+
+    // Where the table has no loader, or a call its own. Guarded by the shard's mutex until it is decided.
+    std::shared_ptr<const LoadBytes> own_load;
+    bool decided = false;  // who loads, or that nobody does
+    // Calls with a loader that came after it was decided that nobody loads: a flight of their own follows.
+    std::vector<detail::CacheWaiter*> after;
+    std::shared_ptr<const LoadBytes> after_load;
 
     // Where loads are shared between processes. Guarded by the shard's mutex.
     enum class Lease : std::uint8_t {
@@ -198,7 +206,13 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   static void release(Shard& shard, std::uint64_t id);
   [[nodiscard]] std::optional<CachedBytes> stale_row(const BrandedId& id);
   void refresh_ahead(const BrandedId& id);
-  [[nodiscard]] FlightPointer start_flight(const Shard& shard, Watch& watch, const BrandedId& id) const;
+  [[nodiscard]] FlightPointer start_flight(const Shard& shard, Watch& watch, const BrandedId& id,
+                                           std::shared_ptr<const LoadBytes> own_load = {}) const;
+  void join_with(const Shard& shard, Watch& watch, const std::shared_ptr<const LoadBytes>& own_load,
+                 detail::CacheWaiter* waiter) const;
+  [[nodiscard]] bool has_loader() const noexcept { return load_ || load_async_; }
+  /// Whether somebody loads; from now on no loader joins.
+  [[nodiscard]] bool decide_loader(Flight& flight);
   void refresh(Flight& flight, bool reads_l2);
   enum class Told : std::uint8_t { here, by_push };
   void change(const BrandedId& id, Told told);
@@ -290,6 +304,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   std::shared_ptr<Hearing> coherence_;
   std::unique_ptr<Report> report_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> own_loads_{false};  // a call came with a loader of its own
   // All that a hit reads of the table, in one line.
   alignas(64) const std::atomic<std::uint64_t>* const time_;  // null: the clock
   const std::uint64_t opened_ms_;

@@ -123,7 +123,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
   if (stored && answers->back().as_integer() == 0) {
     // One of its tags was dropped later. What stands there is not known.
-    shard.l1.erase(id);
+    shard.l1.erase(id, now());
     ++watch.evictions;
     mark_early(watch);
     release(shard, id);
@@ -131,7 +131,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   }
   if (!stored && !newer) {
     // Written or not, nobody knows: whatever this process has may be old now.
-    shard.l1.erase(id);
+    shard.l1.erase(id, now());
     ++watch.evictions;
     mark_early(watch);
     release(shard, id);
@@ -159,7 +159,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
     if (!shard.l1.put(row))
       counters_.too_large.fetch_add(1, std::memory_order_relaxed);
   } else if (held ? *held < known : options_.serve_stale != ServeStale::never) {
-    shard.l1.erase(id);
+    shard.l1.erase(id, now());
   }
   release(shard, id);
   return stored ? CachePut::stored : CachePut::superseded;

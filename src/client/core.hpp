@@ -107,7 +107,7 @@ class Core : public std::enable_shared_from_this<Core> {
   [[nodiscard]] virtual Result<BrandedId> mint(std::string_view brand) = 0;
   [[nodiscard]] virtual std::optional<std::uint16_t> node_id() const = 0;
 
-  /// `on_wake` runs on a library thread when a token was taken from `wake_key`, or when a token may have been lost
+  /// `on_wake` runs on a library thread, or on a thread that reads in its place, when a token was taken from `wake_key`, or when a token may have been lost
   /// (reconnect): it must not block.
   [[nodiscard]] virtual std::unique_ptr<WakeWatch> watch(std::string wake_key, std::function<void()> on_wake) = 0;
 

@@ -1,4 +1,4 @@
-// The fork forks.
+// The fork generation.
 #include "client/fork_guard.hpp"
 
 #include <pthread.h>

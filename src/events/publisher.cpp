@@ -20,7 +20,7 @@ inline namespace v1 {
 namespace events {
 namespace {
 
-// Past either of these `add` sends by itself.
+// Past either of these `add` sends by itself, unless a question is on its way.
 constexpr std::uint32_t kManyEvents = 512;
 constexpr std::size_t kManyBytes = std::size_t{64} << 10;
 /// Fewer are sent at once: the question would cost as much.
@@ -39,6 +39,15 @@ constexpr std::uint32_t kWorthAsking = 8;
   if (options.mode == Publishing::off || !(options.rate > 0.0))
     return 0;
   return options.rate >= 1.0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(options.rate * kAll);
+}
+
+/// Whether the server is known to be one by itself: no replica, none that was there and may come back for what it has missed (the
+/// backlog is kept for it), no cluster. What INFO does not say is not known.
+[[nodiscard]] bool is_alone(std::string_view info) {
+  return info.find("\r\nrole:master\r\n") != std::string_view::npos &&
+         info.find("\r\nconnected_slaves:0\r\n") != std::string_view::npos &&
+         info.find("\r\nrepl_backlog_active:0\r\n") != std::string_view::npos &&
+         info.find("\r\ncluster_enabled:0\r\n") != std::string_view::npos;
 }
 
 }  // namespace
@@ -146,7 +155,7 @@ class EventPublisher::Batch final : public detail::Call {
   const std::shared_ptr<Counters> counters_;
 };
 
-/// PUBSUB NUMSUB, PUBSUB NUMPAT and ROLE in one request.
+/// PUBSUB NUMSUB, PUBSUB NUMPAT and INFO in one request.
 class EventPublisher::Question final : public detail::Call {
  public:
   explicit Question(std::shared_ptr<State> state) : state_(std::move(state)) {
@@ -156,7 +165,11 @@ class EventPublisher::Question final : public detail::Call {
         .part(std::string_view("NUMSUB"))
         .part(state_->keys.events());
     resp::CommandWriter(text_).begin(2).part(std::string_view("PUBSUB")).part(std::string_view("NUMPAT"));
-    resp::CommandWriter(text_).begin(1).part(std::string_view("ROLE"));
+    resp::CommandWriter(text_)
+        .begin(3)
+        .part(std::string_view("INFO"))
+        .part(std::string_view("replication"))
+        .part(std::string_view("cluster"));
     request = text_.data();
     request_size = static_cast<std::uint32_t>(text_.size());
     replies = 3;
@@ -164,14 +177,14 @@ class EventPublisher::Question final : public detail::Call {
 
   void part(const resp::View& reply) noexcept override {
     const auto number = reply.is_aggregate() && reply.size() == 2 ? reply.at(1).as_integer() : reply.as_integer();
-    certain_ = certain_ && number.has_value();
+    refused_ = refused_ || is_refusal(reply);
     heard_ = heard_ || number.value_or(1) > 0;
   }
   void accept(const resp::View& reply) noexcept override {
-    // ["master", offset, [replica, ...]]
-    const bool alone = reply.is_aggregate() && reply.size() == 3 && reply.at(0).as_text() == "master" &&
-                       reply.at(2).is_aggregate() && reply.at(2).size() == 0;
-    state_->answered(heard_, certain_ && alone);
+    // An error that passes, such as BUSY, speaks for this time only.
+    const bool failed = reply.is_error() && !is_refusal(reply);
+    const bool alone = !reply.is_error() && is_alone(reply.as_text().value_or(std::string_view()));
+    state_->answered(heard_ || failed, !refused_ && (alone || failed));
     publish();
   }
   void fail(Error) noexcept override {
@@ -180,19 +193,29 @@ class EventPublisher::Question final : public detail::Call {
   }
 
  private:
+  [[nodiscard]] static bool is_refusal(const resp::View& reply) {
+    return reply.is_error() && reply.error_text().starts_with("NOPERM");
+  }
   ~Question() override = default;
   void destroy() noexcept override { delete this; }
 
   const std::shared_ptr<State> state_;
   std::string text_;
   // Only the thread that reads has these.
-  bool certain_ = true;
+  bool refused_ = false;
   bool heard_ = false;
 };
 
 void EventPublisher::State::flush_locked() {
-  if (waiting_count == 0 || asking == Asking::yes)
+  const bool open = asking == Asking::yes;
+  if (waiting_count == 0 || (open && !closing))
     return;
+  if (open) {
+    // Nobody may be there when it is answered.
+    asked_bytes = 0;
+    asked_count = 0;
+    return send_locked();
+  }
   const bool lost = asking.exchange(Asking::no) == Asking::lost;
   if (may_ask && !lost && !closing && waiting_count >= kWorthAsking && counters->quiet.load(std::memory_order_relaxed))
     return ask_locked();
@@ -217,10 +240,12 @@ void EventPublisher::State::ask_locked() {
 void EventPublisher::State::answered(bool heard, bool certain) {
   const std::lock_guard lock(mutex);
   asking = Asking::no;
-  may_ask = may_ask && certain;  // a replica that was there once may have listeners when it comes back
+  may_ask = may_ask && certain;
   if (heard || !certain) {
     counters->quiet.store(false, std::memory_order_relaxed);
-    return send_locked();
+    if (waiting_count > 0)
+      send_locked();
+    return;
   }
   // What came behind the question may have ended after somebody subscribed.
   counters->unheard.fetch_add(asked_count, std::memory_order_relaxed);
@@ -235,7 +260,7 @@ EventPublisher::EventPublisher(std::shared_ptr<client::Core> core, const QueueNa
       counters_(std::make_shared<Counters>()),
       state_(std::make_shared<State>(std::move(core), queue, counters_)) {}
 
-EventPublisher::~EventPublisher() { state_->flush(true); }
+EventPublisher::~EventPublisher() { close(); }
 
 bool EventPublisher::wants(const JobId& job) const noexcept {
   switch (options_.mode) {
@@ -287,6 +312,7 @@ void EventPublisher::add_failed(const JobId& job, std::string_view error, bool w
 }
 
 void EventPublisher::flush() { state_->flush(false); }
+void EventPublisher::close() { state_->flush(true); }
 
 PublisherStats EventPublisher::stats() const noexcept {
   const auto read = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };

@@ -1,9 +1,8 @@
 // Announces what became of jobs on a queue's events channel, many in one write, without ever holding up who says it.
 //
 // Where nobody listens publishing is a tenth of what a job costs the server. So when the last events reached nobody, the next
-// ones, if they are many, wait for one question: is the channel subscribed to, or a pattern, or is there a replica at which
-// somebody may listen? Whoever subscribed before a job ended is seen by a question asked after that. A cluster is not asked:
-// a subscriber may be at any of its nodes.
+// ones, if they are many, wait for one question: is the channel subscribed to, or a pattern, or may there be a replica, or a
+// node of a cluster, at which somebody listens? Whoever subscribed before a job ended is seen by a question asked after that. A cluster is not asked.
 //
 // Events are at most once by the protocol: what cannot be sent is counted and forgotten. Whoever calls `add` has the
 // server's positive verdict in hand.
@@ -64,6 +63,8 @@ class EventPublisher {
   void add_failed(const JobId& job, std::string_view error, bool will_retry);
   /// Sends what waits, as one request. Call it once a turn.
   void flush();
+  /// Sends what waits without asking; from now on nothing is asked.
+  void close();
 
   [[nodiscard]] PublisherStats stats() const noexcept;
 

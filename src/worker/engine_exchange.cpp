@@ -293,7 +293,7 @@ void Engine::adopt(const JobPtr& running, TimePoint sent) {
   if (!newest) {
     running->held.lost = running->held.lapsed = true;
     running->lease_lost.store(true, std::memory_order_release);
-    running->stop.request(StopCause::lease_lost);
+    ask_to_stop(*running, StopCause::lease_lost);
   } else if (expired_) {
     // Begun as the worker was told to stop at once: it goes back as those did that had begun before.
     running->withdrawn.store(true, std::memory_order_release);

@@ -136,7 +136,7 @@ void Engine::finish() {
       leave_batch(*job);
   }
   cancels_.reset();
-  publisher_.flush();
+  publisher_.close();
   stop_report_.leaked = pool_->shutdown();
   counters_.leaked.store(static_cast<std::uint32_t>(stop_report_.leaked), std::memory_order_relaxed);
   // Whoever answers from now on finds the box closed; what is in it is let go here.

@@ -358,21 +358,21 @@ TEST_F(BusGroup, AHandlerThatLastsLongerThanMinIdleIsNotOvertaken) {
     const std::string value = *message.record.find("k");
     if (value == "slow") {
       running = true;
-      std::this_thread::sleep_for(3500ms);
+      std::this_thread::sleep_for(7s);
     }
     const std::lock_guard lock(mutex);
     ++runs[value];
     ++total;
     return message.attempts == 1 ? Handled::done : Handled::failed;
   };
-  auto a = GroupConsumer::start(group(), "a", handler, {.min_idle = 1s, .beat = 20ms});
+  auto a = GroupConsumer::start(group(), "a", handler, {.min_idle = 2s, .beat = 20ms});
   ASSERT_TRUE(a);
   for (int i = 0; i < 2000 && !running; ++i)
     std::this_thread::sleep_for(5ms);
   ASSERT_TRUE(running);
-  auto b = GroupConsumer::start(group(), "b", handler, {.min_idle = 1s, .beat = 20ms});
+  auto b = GroupConsumer::start(group(), "b", handler, {.min_idle = 2s, .beat = 20ms});
   ASSERT_TRUE(b);
-  std::this_thread::sleep_for(2s);
+  std::this_thread::sleep_for(4s);
   const auto rows = group().pending().get().value();
   EXPECT_THAT(rows, SizeIs(3)) << "what was done is acknowledged";
   for (const PendingEntry& row : rows) {

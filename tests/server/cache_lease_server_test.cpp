@@ -208,7 +208,7 @@ TEST_F(CacheLease, ALoadThatGivesUpWhenAskedToIsLeftToThoseWhoWait) {
   const Client other = open(server().url());
   std::atomic<int> loads{0};
   CacheOptions with = shared(60s);
-  with.load_deadline = 500ms;
+  with.load_deadline = 3s;
   const auto first = ByteCache::open_task(
       client(), with, [&](BrandedId, CancelToken stop) -> Task<Result<std::optional<Loaded<std::string>>>> {
         ++loads;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/cache_fixture.hpp"
+#include "support/proxy.hpp"
 
 namespace echomq::test {
 namespace {
@@ -67,6 +68,97 @@ TEST_F(CacheRead, ManyCallersOnOneColdIdAreOneLoad) {
   EXPECT_EQ(source.loads(), 1);
   EXPECT_EQ(cache.stats().coalesced, 199U);
   EXPECT_EQ(cache.stats().fills, 1U);
+}
+
+TEST_F(CacheRead, ACallBringsItsOwnLoader) {
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  ByteCache cache = table(client(), options());
+  EXPECT_EQ(got(cache, kUserA), "(absent)/l2");
+  EXPECT_EQ(said(cache.get_or_load(kUserA, source.loader()).get()), "alice/fill");
+  EXPECT_EQ(stored(kUserA), frame(kV1, "alice"));
+  EXPECT_EQ(got(cache, kUserA), "alice/hit");
+  EXPECT_EQ(said(cache.get_or_load(kUserA, source.loader()).get()), "alice/hit");
+  EXPECT_EQ(source.loads(), 1);
+  ByteCache other = table(client(), options());
+  EXPECT_EQ(said(other.get_or_load(kUserA, source.loader()).get()), "alice/l2");
+  EXPECT_EQ(said(other.get_or_load(kUserB, source.loader()).get()), "(absent)/fill");
+  EXPECT_EQ(source.loads(), 2);
+
+  EXPECT_TRUE(cache.get_or_load(kUserA, {}).get().error().is(Errc::invalid_argument));
+  EXPECT_TRUE(cache.get_or_load(kOrder, source.loader()).get().error().is(Errc::wrong_kind));
+  const auto thrown = cache
+                          .get_or_load(kUserB,
+                                       [](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+                                         throw std::runtime_error("no luck");
+                                       })
+                          .get();
+  EXPECT_TRUE(thrown.error().is(Errc::handler_failed)) << thrown.error().message();
+  EXPECT_EQ(got(cache, kUserB), "(absent)/l2");
+}
+
+TEST_F(CacheRead, ACallsLoaderIsInPlaceOfTheTables) {
+  Source tables;
+  Source calls;
+  tables.set(kUserA, "of the table", kV1);
+  calls.set(kUserA, "of the call", kV1);
+  Cache<std::string> cache = *Cache<std::string>::open(client(), options(), tables.loader());
+  const auto answer = cache.get_or_load(kUserA, calls.loader()).get();
+  ASSERT_TRUE(answer) << answer.error().message();
+  EXPECT_EQ(answer->value, "of the call");
+  EXPECT_EQ(answer->from, CacheFrom::fill);
+  EXPECT_EQ(tables.loads(), 0);
+  ASSERT_TRUE(cache.invalidate(kUserA).get());
+  EXPECT_EQ(cache.get(kUserA).get()->value, "of the table");
+}
+
+TEST_F(CacheRead, ManyCallersWithLoadersAreOneLoad) {
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  source.hold();
+  ByteCache cache = table(client(), options());
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 25; ++j)
+        right += said(cache.get_or_load(kUserA, source.loader()).get()) == (j == 0 ? "alice/fill" : "alice/hit");
+    });
+  }
+  ASSERT_TRUE(source.wait_loads(1));
+  EXPECT_TRUE(eventually([&] { return cache.stats().misses == 8; }));
+  // One that has no loader waits for theirs.
+  Reply<CachedBytes> without = cache.get(kUserA);
+  source.release();
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(said(without.get()), "alice/fill");
+  EXPECT_EQ(right, 200);
+  EXPECT_EQ(source.loads(), 1);
+}
+
+/// It gives its loader to a read that had none; a read that has found nothing before is followed by one of its own.
+TEST_F(CacheRead, ACallWithALoaderIsNotAnsweredByAReadThatHasNone) {
+  Proxy proxy(server().url());
+  Client far = Client::open(proxy.url(), {.node_lease = NodeLease::never}).value();
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  ByteCache cache = table(far, options());
+  proxy.hold(Direction::to_client);
+  Reply<CachedBytes> without = cache.get(kUserA);
+  Reply<CachedBytes> with = cache.get_or_load(kUserA, source.loader());
+  EXPECT_EQ(cache.stats().coalesced, 1U);
+  proxy.release();
+  EXPECT_EQ(said(with.get()), "alice/fill");
+  EXPECT_EQ(said(without.get()), "alice/fill");
+  EXPECT_EQ(source.loads(), 1);
+  // Any moment between the two: of many tries some come when it is decided that nobody loads.
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(cache.invalidate(kUserA).get());
+    const Reply<CachedBytes> reads = cache.get(kUserA);
+    std::this_thread::sleep_for(std::chrono::microseconds(i % 150));
+    ASSERT_EQ(said(cache.get_or_load(kUserA, source.loader()).get()).substr(0, 5), "alice") << i;
+  }
 }
 
 TEST_F(CacheRead, SeveralIdsAreOneWriteAndPartialHits) {

@@ -575,7 +575,7 @@ TEST_F(EventsUnheard, WhoSubscribesWhileItAsksHearsWhatCameAfter) {
   proxy.hold(Direction::to_client);
   add_many(publisher);
   ASSERT_TRUE(eventually([&] {
-    return raw("INFO", "commandstats").as_text().value_or("").find("cmdstat_role") != std::string_view::npos;
+    return raw("INFO", "commandstats").as_text().value_or("").find("cmdstat_pubsub|numpat") != std::string_view::npos;
   }));
   Heard heard;
   const EventListener listener = listen(client(), heard.options());
@@ -600,11 +600,34 @@ TEST_F(EventsUnheard, AllAreSentWhereAReplicaMayHaveListeners) {
   add_many(publisher);
   EXPECT_TRUE(eventually([&] { return publisher.stats().published == kMany; }));
   EXPECT_EQ(publisher.stats().unheard, 0U);
+  // It may come back for what it has missed.
   raw("REPLICAOF", "NO", "ONE");
+  ASSERT_TRUE(eventually([&] { return !replicas(); }));
+  events::EventPublisher later(over.core(), "q");
+  add_many(later);
+  EXPECT_TRUE(eventually([&] { return later.stats().published == kMany; }));
+}
+
+TEST_F(EventsUnheard, TheLastEventsOfAStopAreSentThoughItAsks) {
+  Heard heard;
+  const EventListener listener = listen(client(), heard.options());
+  for (std::size_t round = 1; round <= 20; ++round) {
+    Client own = Client::open(server().url(), {.node_lease = NodeLease::never}).value();
+    events::EventPublisher publisher(own.core(), "q");
+    for (int i = 0; i < kMany; ++i)
+      publisher.add(EventKind::completed, kJobA);
+    publisher.flush();  // it asks
+    publisher.close();
+    (void)own.command("PING").get();
+    EXPECT_TRUE(heard.wait(round * kMany)) << round;
+    EXPECT_EQ(publisher.stats().unheard, 0U);
+  }
+  std::this_thread::sleep_for(50ms);
+  EXPECT_THAT(heard.lines(), SizeIs(20 * kMany));
 }
 
 TEST_F(EventsUnheard, WhoMayNotAskSends) {
-  raw("ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-role");
+  raw("ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-info");
   const std::string url = "unix://mute:secret@" + server().socket_path();
   const auto muted = Client::open(url, {.node_lease = NodeLease::never});
   ASSERT_TRUE(muted) << muted.error().message();

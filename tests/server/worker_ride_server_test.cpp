@@ -80,17 +80,25 @@ TEST_F(WorkerRide, AJobBeginsThoughTheLibrarysThreadIsHeldUp) {
         },
         riding_options(concurrency));
     for (int round = 1; round <= 3; ++round) {
-      ASSERT_TRUE(eventually([&] { return rides(); }));
-      std::promise<void> held, go;
-      queue.internal().core->after(0ms, [&] {
-        held.set_value();
-        go.get_future().wait();
-      });
-      held.get_future().wait();
-      const JobId id = enqueue();
-      EXPECT_TRUE(eventually([&] { return runs == round; }, 900ms));
-      go.set_value();
-      EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+      // A ride that is nearly over when the job comes gives nothing: not three in a row.
+      bool began = false;
+      for (int attempt = 0; attempt < 3 && !began; ++attempt) {
+        ASSERT_TRUE(eventually([&] { return rides(); }));
+        const int before = runs;
+        const auto held = std::make_shared<std::promise<void>>();
+        const auto go = std::make_shared<std::promise<void>>();
+        queue.internal().core->after(0ms, [held, open = go->get_future().share()] {
+          held->set_value();
+          open.wait();
+        });
+        held->get_future().wait();
+        const JobId id = enqueue();
+        began = eventually([&] { return runs == before + 1; }, 900ms);
+        go->set_value();
+        EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+        EXPECT_EQ(runs, before + 1);
+      }
+      EXPECT_TRUE(began) << round;
     }
   }
 }
@@ -384,8 +392,10 @@ TEST_F(WorkerRide, ALookThatIsOlderThanATokenIsTakenAgain) {
   ASSERT_TRUE(eventually([&] { return held.load(); }));
   enqueue("x", {.in = 100ms});
   ASSERT_TRUE(eventually([&] { return worker.stats().wakes == wakes + 1; }));
+  const auto released = std::chrono::steady_clock::now();
   proxy.release();
-  EXPECT_TRUE(eventually([&] { return begun.load(); }, 1s));
+  EXPECT_TRUE(eventually([&] { return begun.load(); }));
+  EXPECT_LT(since(released), kSanitized ? 2s : 1s) << "the next beat comes no sooner than after 2.2 s";
 }
 
 TEST_F(WorkerRide, AClaimAfterItsLastMomentTakesNothing) {
