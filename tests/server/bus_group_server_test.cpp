@@ -389,6 +389,60 @@ TEST_F(BusGroup, AHandlerThatLastsLongerThanMinIdleIsNotOvertaken) {
   EXPECT_EQ(pending(), 0);
 }
 
+/// One that failed waits for its delay while the handler of another takes longer than `min_idle`: it stays where it is.
+TEST_F(BusGroup, WhatWaitsForItsDelayIsKeptWhileAHandlerRuns) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  append("fails");
+  append("slow");
+  std::atomic<bool> running{false};
+  auto a = GroupConsumer::start(group(), "a",
+                                [&](const StreamMessage& message) {
+                                  if (*message.record.find("k") == "fails")
+                                    return Handled::failed;
+                                  running = true;
+                                  std::this_thread::sleep_for(6s);
+                                  return Handled::done;
+                                },
+                                {.min_idle = 2s, .beat = 20ms, .retry_delay = 60s, .retry_delay_max = 60s});
+  ASSERT_TRUE(a) << a.error().message();
+  for (int i = 0; i < 2000 && !running; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_TRUE(running);
+  Seen seen;
+  GroupConsumer b = start("b", seen, {.min_idle = 2s, .beat = 20ms});
+  std::this_thread::sleep_for(5s);
+  EXPECT_THAT(seen.values(), ::testing::IsEmpty());
+  a->stop();
+  b.stop();
+}
+
+/// The server is away for a while; handlers go on, and what they have done is on its way in more batches than may be open.
+TEST_F(BusGroup, APageIsKeptWhileItsAcknowledgementsWait) {
+  EXPECT_TRUE(group().create(GroupStart::head).get().value());
+  for (int i = 0; i < 200; ++i)
+    append(std::to_string(i));
+  std::atomic<int> runs{0};
+  auto a = GroupConsumer::start(group(), "a",
+                                [&](const StreamMessage& message) {
+                                  ++runs;
+                                  std::this_thread::sleep_for(15ms);
+                                  return message.attempts == 1 ? Handled::done : Handled::failed;
+                                },
+                                {.min_idle = 6s, .count = 200});
+  ASSERT_TRUE(a);
+  for (int i = 0; i < 2000 && runs < 20; ++i)
+    std::this_thread::sleep_for(5ms);
+  server().pause();
+  std::this_thread::sleep_for(3s);
+  server().resume();
+  for (int i = 0; i < 2000 && runs < 200; ++i)
+    std::this_thread::sleep_for(10ms);
+  a->stop();
+  EXPECT_EQ(runs, 200);
+  EXPECT_EQ(a->stats().failed, 0U);
+  EXPECT_EQ(pending(), 0);
+}
+
 /// A consumer that stood still for longer takes nothing back from who has it by now.
 TEST_F(BusGroup, WhatWasTakenOverWhileTheServerWasAwayIsNotTakenBack) {
   Proxy proxy(server().url());
