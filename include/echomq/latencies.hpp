@@ -10,9 +10,9 @@
 namespace echomq {
 inline namespace v1 {
 
-namespace worker {
+namespace client {
 class Histogram;
-}  // namespace worker
+}  // namespace client
 
 /// Durations: how many, their sum, the greatest, and how they are spread.
 class Latencies {
@@ -31,7 +31,7 @@ class Latencies {
   [[nodiscard]] std::uint64_t at_most(std::size_t bound) const noexcept;
 
  private:
-  friend class worker::Histogram;
+  friend class client::Histogram;
   std::vector<std::uint64_t> fine_;     ///< by eighths of powers of two
   std::vector<std::uint64_t> bounded_;  ///< by `bounds()`, and what is beyond
 };

@@ -24,8 +24,8 @@
 #include "cache/l1.hpp"
 #include "cache/load_pool.hpp"
 #include "cache/report.hpp"
+#include "client/histogram.hpp"
 #include "echomq/cache.hpp"
-#include "worker/histogram.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -317,8 +317,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   std::atomic<std::uint32_t> lost_generation_{0};  // what L1 had when the subscription was lost; 0: nothing
   const Ticks refresh_margin_;
   alignas(64) Counters counters_;
-  worker::Histogram load_time_;
-  worker::Histogram lag_;  // of what is heard, since its version was minted
+  client::Histogram load_time_;
+  client::Histogram lag_;  // of what is heard, since its version was minted
   std::atomic<std::uint64_t> random_{0x9E3779B97F4A7C15};
 };
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "worker/histogram.hpp"
+#include "client/histogram.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -26,8 +26,8 @@ struct Series {
   Counter claimed{0}, leases_lost{0}, timed_out{0}, cancelled{0}, leaked{0}, recovered{0}, dead_stalled{0}, expired{0};
   std::array<Counter, 7> settled{};
   std::atomic<std::int64_t> running{0}, leaked_now{0};
-  worker::Histogram wait;
-  worker::Histogram run;
+  client::Histogram wait;
+  client::Histogram run;
 };
 
 void add(Counter& counter, std::uint64_t count = 1) noexcept { counter.fetch_add(count, std::memory_order_relaxed); }
@@ -57,8 +57,8 @@ class Page {
     for (const QueueMetrics& queue : queues_) {
       const Latencies& all = queue.*which;
       const std::string bucket = fmt::format("{}_bucket", name);
-      for (std::size_t bound = 0; bound < worker::kBounds.size(); ++bound)
-        line(bucket, queue, fmt::format(",le=\"{}\"", seconds(worker::kBounds[bound])), all.at_most(bound));
+      for (std::size_t bound = 0; bound < client::kBounds.size(); ++bound)
+        line(bucket, queue, fmt::format(",le=\"{}\"", seconds(client::kBounds[bound])), all.at_most(bound));
       line(bucket, queue, ",le=\"+Inf\"", all.count);
       line(fmt::format("{}_sum", name), queue, "", seconds(all.sum));
       line(fmt::format("{}_count", name), queue, "", all.count);
@@ -74,7 +74,7 @@ class Page {
 
 }  // namespace
 
-std::span<const std::chrono::nanoseconds> Latencies::bounds() noexcept { return worker::kBounds; }
+std::span<const std::chrono::nanoseconds> Latencies::bounds() noexcept { return client::kBounds; }
 
 std::chrono::nanoseconds Latencies::percentile(double share) const noexcept {
   std::uint64_t all = 0;
@@ -88,7 +88,7 @@ std::chrono::nanoseconds Latencies::percentile(double share) const noexcept {
   for (std::size_t index = 0; index < fine_.size(); ++index) {
     seen += fine_[index];
     if (seen >= rank) {
-      const auto last = static_cast<std::int64_t>(worker::FineBuckets::last_of(index));
+      const auto last = static_cast<std::int64_t>(client::FineBuckets::last_of(index));
       return std::min(std::chrono::nanoseconds{last}, max);
     }
   }

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "client/histogram.hpp"
 #include "queue_fake_core.hpp"
-#include "worker/histogram.hpp"
 #include "worker/job.hpp"
 
 namespace {
@@ -33,7 +33,7 @@ using echomq::LeaseLost;
 using echomq::QueueMetrics;
 using echomq::QueueName;
 using echomq::WorkerMetrics;
-using echomq::worker::FineBuckets;
+using echomq::client::FineBuckets;
 using std::chrono::nanoseconds;
 using ::testing::HasSubstr;
 

@@ -13,7 +13,7 @@
 
 namespace echomq {
 inline namespace v1 {
-namespace worker {
+namespace client {
 
 using namespace std::chrono_literals;
 
@@ -74,6 +74,6 @@ class Histogram {
   std::atomic<std::int64_t> max{0};
 };
 
-}  // namespace worker
+}  // namespace client
 }  // namespace v1
 }  // namespace echomq
