@@ -549,8 +549,9 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
         watch.evictions != flight->evictions || (watch.floor > version.value() && watch.floor > flight->floor);
     if (outcome.answer && superseded)
       counters_.superseded.fetch_add(1, std::memory_order_relaxed);
-    // Given, and perhaps neither kept here nor in L2: who asks next gets no less.
-    if (found && (superseded || (outcome.answer->from == CacheFrom::fill && !outcome.in_l2)))
+    // Given, and perhaps neither kept here nor in L2: who asks next gets no less. Also where a put of this table is on its way:
+    // should it be older, and the row's own time be over when it comes, it stands in L2.
+    if (found && (superseded || watch.users > 1 || (outcome.answer->from == CacheFrom::fill && !outcome.in_l2)))
       remember(shard, id, version.value(), flight->ttl);
     // A put that is on its way still and is older must not come after it.
     if (found)
