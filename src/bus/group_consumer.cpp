@@ -113,11 +113,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   void start() {
-    if (!pool_)
+    if (!pool_) {
       keeper_.start([this] {
         acks_.flush_old();
         touch_delayed();
       });
+    }
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
   }
 

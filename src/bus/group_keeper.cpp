@@ -34,8 +34,7 @@ void GroupKeeper::start(std::function<void()> beside) {
     const Milliseconds look = std::max(min_idle_ / 6, Milliseconds(1));
     Lock lock(mutex_);
     while (!stopping_) {
-      changed_.wait_for(lock, look, [this] { return stopping_; });
-      if (stopping_ || page_.empty())
+      if (changed_.wait_for(lock, look, [this] { return stopping_; }) || page_.empty())
         continue;
       // A refresh that fails is tried again in the next look.
       (void)refresh_locked(detail::Clock::now());

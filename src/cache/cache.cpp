@@ -19,13 +19,14 @@ namespace {
 
 /// A coroutine that nobody waits for.
 struct Detached {
-  struct promise_type {
+  struct Promise {
     [[nodiscard]] Detached get_return_object() const noexcept { return {}; }
     [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
     [[nodiscard]] std::suspend_never final_suspend() const noexcept { return {}; }
     void return_void() const noexcept {}
     void unhandled_exception() const noexcept { std::terminate(); }
   };
+  using promise_type = Promise;
 };
 
 Detached run_load(std::shared_ptr<const LoadBytesTask> load, BrandedId id, LoadDone done) {
