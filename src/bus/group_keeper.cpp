@@ -37,7 +37,7 @@ void GroupKeeper::start(std::function<void()> beside) {
       if (changed_.wait_for(lock, look, [this] { return stopping_; }) || page_.empty())
         continue;
       // A refresh that fails is tried again in the next look.
-      (void)refresh_locked(detail::Clock::now());
+      (void)refresh_locked(detail::Clock::now()).has_value();
       lock.unlock();
       beside();
       lock.lock();
