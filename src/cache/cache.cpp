@@ -2,7 +2,6 @@
 #include "echomq/cache.hpp"
 
 #include <array>
-#include <coroutine>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "cache/frame.hpp"
 #include "cache/table.hpp"
 #include "client/core.hpp"
+#include "client/detached.hpp"
 #include "result/try.hpp"
 #include "wire/request.hpp"
 
@@ -17,19 +17,7 @@ namespace echomq {
 inline namespace v1 {
 namespace {
 
-/// A coroutine that nobody waits for.
-struct Detached {
-  struct Promise {
-    [[nodiscard]] Detached get_return_object() const noexcept { return {}; }
-    [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
-    [[nodiscard]] std::suspend_never final_suspend() const noexcept { return {}; }
-    void return_void() const noexcept {}
-    void unhandled_exception() const noexcept { std::terminate(); }
-  };
-  using promise_type = Promise;
-};
-
-Detached run_load(std::shared_ptr<const LoadBytesTask> load, BrandedId id, LoadDone done) {
+client::Detached run_load(std::shared_ptr<const LoadBytesTask> load, BrandedId id, LoadDone done) {
   Result<std::optional<Loaded<std::string>>> loaded;
   try {
     Task<Result<std::optional<Loaded<std::string>>>> task = (*load)(id, done.stop());

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <coroutine>
 #include <exception>
 #include <list>
 #include <mutex>
@@ -20,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "client/detached.hpp"
 #include "worker/gather.hpp"
 #include "worker/observers.hpp"
 
@@ -86,18 +86,6 @@ void mark_begun(JobState& job, TimePoint begun) {
     member->begun.store(begun, std::memory_order_relaxed);
 }
 
-/// A coroutine that nobody waits for: it begins at once, and its frame goes when it ends.
-struct Detached {
-  struct Promise {
-    [[nodiscard]] Detached get_return_object() const noexcept { return {}; }
-    [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
-    [[nodiscard]] std::suspend_never final_suspend() const noexcept { return {}; }
-    void return_void() const noexcept {}
-    void unhandled_exception() const noexcept { std::terminate(); }
-  };
-  using promise_type = Promise;
-};
-
 }  // namespace
 
 const Engine* HandlerPool::serves() noexcept { return served; }
@@ -129,7 +117,7 @@ struct HandlerPool::State {
   State& operator=(const State&) = delete;
 
   static void run(const std::shared_ptr<State>& state, Seat& seat);
-  static Detached drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job);
+  static client::Detached drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job);
   /// Throws std::system_error; called with the lock held.
   static void add_seat(const std::shared_ptr<State>& state) {
     Seat& seat = state->seats.emplace_back();
@@ -214,7 +202,7 @@ struct HandlerPool::State {
   bool closed = false;
 };
 
-Detached HandlerPool::State::drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job) {
+client::Detached HandlerPool::State::drive(std::shared_ptr<State> state, std::shared_ptr<JobState> job) {
   Job seen(job);
   Outcome outcome;
   try {
