@@ -61,6 +61,11 @@ void Table::join_with(const Shard& shard, Watch& watch, const std::shared_ptr<co
   flight.waiters.push_back({waiter, generation_.load(std::memory_order_seq_cst)});
 }
 
+std::uint64_t Table::floor_of(const Flight& flight) {
+  const std::lock_guard lock(shard_of(mix(flight.id.value())).mutex);
+  return flight.floor;  // a call that joins may raise it
+}
+
 bool Table::decide_loader(Flight& flight) {
   const std::lock_guard lock(shard_of(mix(flight.id.value())).mutex);
   flight.decided = true;
@@ -232,7 +237,7 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
   }
   flight->stands = parsed->version;
   // L2 has lost what was heard of, or never had it, and an older row came there.
-  if (parsed->version.value() < flight->floor && decide_loader(*flight)) {
+  if (parsed->version.value() < floor_of(*flight) && decide_loader(*flight)) {
     counters_.superseded.fetch_add(1, std::memory_order_relaxed);
     flight->outdated = true;
     return load(flight);

@@ -211,6 +211,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void join_with(const Shard& shard, Watch& watch, const std::shared_ptr<const LoadBytes>& own_load,
                  detail::CacheWaiter* waiter) const;
   [[nodiscard]] bool has_loader() const noexcept { return load_ || load_async_; }
+  [[nodiscard]] std::uint64_t floor_of(const Flight& flight);
   /// Whether somebody loads; from now on no loader joins.
   [[nodiscard]] bool decide_loader(Flight& flight);
   void refresh(Flight& flight, bool reads_l2);
