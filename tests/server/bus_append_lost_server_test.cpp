@@ -38,6 +38,16 @@ class BusAppendLost : public BusServerTest {
   /// Calls of so many records, whose values are their numbers and then `bytes` bytes; and one more with a deadline of its own.
   [[nodiscard]] Sent send(const std::vector<std::size_t>& calls, std::size_t bytes,
                           std::optional<Milliseconds> brief = {}) {
+    // Made before, for there are few milliseconds between one call and the next.
+    std::vector<std::unique_ptr<One>> ones;
+    std::vector<std::vector<NewRecord>> batches;
+    for (const std::size_t records : calls) {
+      std::vector<NewRecord>& batch = batches.emplace_back();
+      for (std::size_t i = 0; i < records; ++i) {
+        ones.push_back(std::make_unique<One>(std::to_string(ones.size()) + std::string(bytes, '.')));
+        batch.push_back(ones.back()->record);
+      }
+    }
     for (int attempt = 0; attempt < 30; ++attempt) {
       proxy_->release();
       // After a burst ids are minted far enough ahead for all of it.
@@ -49,16 +59,9 @@ class BusAppendLost : public BusServerTest {
       append(*mine_stream_, "first");
       proxy_->hold(Direction::to_client);
       Sent sent;
-      std::size_t number = 0;
-      for (const std::size_t records : calls) {
-        std::vector<std::unique_ptr<One>> ones;
-        std::vector<NewRecord> batch;
-        for (std::size_t i = 0; i < records; ++i) {
-          ones.push_back(std::make_unique<One>(std::to_string(number++) + std::string(bytes, '.')));
-          batch.push_back(ones.back()->record);
-        }
+      std::size_t number = ones.size();
+      for (const auto& batch : batches)
         sent.replies.push_back(mine_stream_->append_many(batch));
-      }
       if (brief) {
         const One one(std::to_string(number++));
         sent.brief = mine_stream_->append(one.fields(), {.deadline = brief});
