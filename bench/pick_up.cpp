@@ -54,35 +54,42 @@ PickUpVerdict measure_pick_up(Bed& bed, double scale) {
   const std::string ping = encode(parts);
   std::minstd_rand random(1);
   std::vector<double> pings, raw_pings, pick_ups, floors;
-  // Every kind of call comes after a pause, so that threads and clocks have gone to sleep before each alike.
+  // What is compared follows the same: a job that was begun, a worker that has parked again, one pause. After a longer one a
+  // server has gone colder, and a call that came before warms the next.
   const auto pause = [&] { std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1000)); };
   const auto raw_ping = [&] {
-    pause();
     const Clock::time_point start = Clock::now();
     (void)bed.floor().round_trip(ping);
-    raw_pings.push_back(microseconds(Clock::now() - start));
+    return microseconds(Clock::now() - start);
+  };
+  const auto client_ping = [&] {
+    const Clock::time_point start = Clock::now();
+    (void)must(bed.client().command("PING").get());
+    return microseconds(Clock::now() - start);
+  };
+  const auto pick_up = [&] {
+    const Clock::time_point start = Clock::now();
+    (void)must(bed.queue().enqueue("x").get());
+    std::unique_lock lock(mutex);
+    if (!told.wait_for(lock, 60s, [&] { return begun.has_value(); }))
+      give_up("the worker has not begun its job in a minute");
+    return microseconds(*std::exchange(begun, std::nullopt) - start);
   };
   PickUpFloor floor(bed);
   // By turns, so that whatever else the machine does meets both; in blocks, for each keeps scripts of its own warm.
   for (std::size_t i = 0; i < count; ++i) {
     if (i / kBlock % 2 != 0) {
-      raw_ping();
       floors.push_back(microseconds(floor.sample(pause)));
       continue;
     }
+    (void)pick_up();
     wait_parked(bed);
-    raw_ping();
     pause();
-    Clock::time_point start = Clock::now();
-    (void)must(bed.client().command("PING").get());
-    pings.push_back(microseconds(Clock::now() - start));
-    pause();
-    start = Clock::now();
-    (void)must(bed.queue().enqueue("x").get());
-    std::unique_lock lock(mutex);
-    if (!told.wait_for(lock, 60s, [&] { return begun.has_value(); }))
-      give_up("the worker has not begun its job in a minute");
-    pick_ups.push_back(microseconds(*std::exchange(begun, std::nullopt) - start));
+    switch (i % 3) {
+      case 0: raw_pings.push_back(raw_ping()); break;
+      case 1: pings.push_back(client_ping()); break;
+      default: pick_ups.push_back(pick_up()); break;
+    }
   }
   PickUpVerdict verdict;
   verdict.ping = percentile(pings, 0.5);

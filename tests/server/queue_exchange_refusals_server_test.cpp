@@ -111,6 +111,20 @@ TEST_F(ExchangeTest, AKeyOfAnotherTypeRefusesTheCallAndNothingIsWritten) {
   EXPECT_THAT(take({.most = 5}).jobs, IsEmpty());
 }
 
+// The short way of an idle worker's claim looks at no key that it does not write.
+TEST_F(ExchangeTest, TheOnlyPlainJobIsClaimedOrNothingIsWritten) {
+  fill({}, 1);
+  raw("SET", kP + "active", "x");
+  const std::string before = digest();
+  const auto refused = exchange(queue(), {}, TakeRequest{.most = 1}).get();
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("WRONGTYPE"));
+  EXPECT_EQ(digest(), before);
+  raw("DEL", kP + "active");
+  raw("SET", kP + "dead", "x");
+  EXPECT_THAT(take({.most = 1}).jobs, SizeIs(1));
+}
+
 // Every key that a call may write, as a text: the call is refused before its first write, whichever of its parts would meet it.
 TEST_F(ExchangeTest, NoKeyOfAnotherTypeIsMetHalfWay) {
   // Of every kind of settlement one, flat, in a lane and as a child; and one job whose lease has been taken from it.

@@ -16,7 +16,8 @@
 --   Gate: why fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate, 4 too late. A job: [id, payload or null, token,
 --   group or null], and, when the row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before
 --   this claim (attempts less stalled, handbacks and delays), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
--- Refusals, with nothing written: a key of another type (meta, limiter, active, dead, and pending or ring if it is served; the set of a
+-- Refusals, with nothing written: a key of another type (meta, limiter, active, dead unless the only plain job of a queue without
+--   settings and lanes is claimed, and pending or ring if it is served; the set of a
 --   lane, its limit, weight and count, and a row count as absent then; not looked at beforehand is what hears of a child that dies of
 --   age: flow:outbox, wake, the row of the parent and the keys beside it); ERR most must be a positive integer; ERR lease must be a
 --   positive number of ms; ERR order must be f, l, g, fl or lf; ERR the last moment must be a number of ms
@@ -32,8 +33,6 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local wanted, span_of_lease, sets, until_when = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5] or now)
 if (sets == 'fl' or sets == 'lf' or sets == 'f') and wanted and wanted >= 1 and span_of_lease and span_of_lease > 0
     and until_when and now <= until_when and call('EXISTS', p .. 'meta', p .. 'ring') == 0 then
-  call('ZCARD', p .. 'active')
-  call('ZCARD', p .. 'dead')
   local oldest = call('ZRANGE', p .. 'pending', 0, 1)
   if #oldest == 1 then
     local id = oldest[1]
@@ -42,9 +41,9 @@ if (sets == 'fl' or sets == 'lf' or sets == 'f') and wanted and wanted >= 1 and 
       'backoff', 'traceparent', 'parent')
     if fields[1] == '0' and fields[3] == 'pending' and not (fields[4] or fields[5] or fields[6] or fields[7] or fields[8]
         or fields[9] or fields[10]) then
+      call('ZADD', p .. 'active', now + span_of_lease, id)   -- the one key whose type has not shown yet: first
       call('ZREM', p .. 'pending', id)
       call('HSET', row, 'state', 'active', 'attempts', 1)
-      call('ZADD', p .. 'active', now + span_of_lease, id)
       return {0, 0, 0, 0, {{id, fields[2], 1, false}}, now}
     end
   end
