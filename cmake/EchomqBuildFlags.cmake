@@ -13,9 +13,12 @@ function(echomq_precompile target)
   endif()
 endfunction()
 
-# echomq_unite(<target> <source> <group>): with ECHOMQ_UNITY the sources of a group are compiled as one file, so names that only one
-# file means to see must differ within a group. What a file includes by itself the other trees check.
+# echomq_unite(<target> <source> <group> [TEST]): with ECHOMQ_UNITY the sources of a group are compiled as one file, so names that
+# only one file means to see must differ within a group. What a file includes by itself the other trees check.
 function(echomq_unite target source group)
+  if(ECHOMQ_UNITY STREQUAL "TESTS" AND NOT "TEST" IN_LIST ARGN)
+    return()
+  endif()
   if(ECHOMQ_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${group})
