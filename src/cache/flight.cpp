@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cache/table.hpp"
@@ -248,11 +249,12 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
       rest < static_cast<std::int64_t>(refresh_margin_ + kClockLag) +
                  static_cast<std::int64_t>(static_cast<double>(options_.ttl.count()) * options_.jitter))
     return load(flight);
-  Ticks life = shortened(options_.ttl);
-  if (rest != -1)  // a foreign row without expiry
-    life = std::min(life, static_cast<Ticks>(std::max<std::int64_t>(rest, 0)));
+  Outcome outcome{answer_of(parsed->version, parsed->value, CacheFrom::l2), shortened(options_.ttl)};
+  // A foreign row without expiry has -1.
+  outcome.rest = rest == -1 ? std::numeric_limits<Ticks>::max() : static_cast<Ticks>(std::max<std::int64_t>(rest, 0));
+  outcome.life = std::min(outcome.life, outcome.rest);
   counters_.l2_hits.fetch_add(1, std::memory_order_relaxed);
-  land(flight, {answer_of(parsed->version, parsed->value, CacheFrom::l2), life});
+  land(flight, std::move(outcome));
 }
 
 void Table::without_l2(const FlightPointer& flight, Error why) {
@@ -547,6 +549,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
     const bool found = outcome.answer && outcome.answer->value.has_value();
     const BrandedId version = found ? outcome.answer->version : flight->version;
+    const Ticks rest = outcome.in_l2 ? static_cast<Ticks>(flight->ttl.count()) : outcome.rest;
     const bool overtaken = watch.evictions != flight->evictions || watch.floor > version.value();
     const bool superseded = overtaken || flight->generation != generation;
     // What was heard before it was read does not get better by another load.
@@ -556,8 +559,13 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
       counters_.superseded.fetch_add(1, std::memory_order_relaxed);
     // Given, and perhaps neither kept here nor in L2: who asks next gets no less. Also where a put of this table is on its way:
     // should it be older, and the row's own time be over when it comes, it stands in L2.
-    if (found && (superseded || watch.users > 1 || (outcome.answer->from == CacheFrom::fill && !outcome.in_l2)))
+    if (found && (superseded || watch.users > 1 || (outcome.answer->from == CacheFrom::fill && !outcome.in_l2))) {
       remember(shard, id, version.value(), flight->ttl);
+    } else if (found && rest < static_cast<Ticks>(core_->options().deadline.count())) {
+      // Its own time may be short, and an older put of another process on its way, for as long as calls may be: that would
+      // stand in L2 after it.
+      remember(shard, id, version.value(), flight->ttl, Floors::Full::leave_out);
+    }
     // A put that is on its way still and is older must not come after it.
     if (found)
       watch.floor = std::max(watch.floor, version.value());

@@ -18,8 +18,14 @@ class Floors {
  public:
   static constexpr std::size_t kMost = 1024;  // then those are forgotten of which nothing was heard for longest
 
+  /// Where there are `kMost` already, none of them over.
+  enum class Full : std::uint8_t { forget_oldest, leave_out };
+
   /// Nothing older than `version` is good until then.
-  void raise(std::uint64_t id, std::uint64_t version, Ticks now, Ticks until) {
+  void raise(std::uint64_t id, std::uint64_t version, Ticks now, Ticks until, Full full = Full::forget_oldest) {
+    if (full == Full::leave_out && floors_.size() >= kMost && !floors_.contains(id) &&
+        floors_.find(order_.front())->second.until > now)
+      return;
     const auto [at, fresh] = floors_.try_emplace(id);
     Floor& floor = at->second;
     floor.version = std::max(floor.version, version);

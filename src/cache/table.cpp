@@ -243,9 +243,9 @@ Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
 }
 
 /// With the shard's mutex. For as long as something older may come into L2, from a load that was slow, and stay there.
-void Table::remember(Shard& shard, std::uint64_t id, std::uint64_t version, milliseconds ttl) const {
+void Table::remember(Shard& shard, std::uint64_t id, std::uint64_t version, milliseconds ttl, Floors::Full full) const {
   const Ticks at = now();
-  shard.floors.raise(id, version, at, at + 2 * static_cast<Ticks>(std::max(ttl, options_.ttl).count()));
+  shard.floors.raise(id, version, at, at + 2 * static_cast<Ticks>(std::max(ttl, options_.ttl).count()), full);
 }
 
 /// With the shard's mutex: what runs for the id must not keep anything older.

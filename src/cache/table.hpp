@@ -188,6 +188,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     bool told_absent = false;
     bool load_failed = false;
     bool in_l2 = false;
+    Ticks rest = 0;  // in L2, of what was read there
   };
   using End = Exchange::End;
 
@@ -201,7 +202,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   [[nodiscard]] Ticks shortened(std::chrono::milliseconds ttl);
   /// `ttl`: of its row, where that is known.
   void heard_version(Shard& shard, const BrandedId& id, std::uint64_t version, std::chrono::milliseconds ttl);
-  void remember(Shard& shard, std::uint64_t id, std::uint64_t version, std::chrono::milliseconds ttl) const;
+  void remember(Shard& shard, std::uint64_t id, std::uint64_t version, std::chrono::milliseconds ttl,
+                Floors::Full full = Floors::Full::forget_oldest) const;
   static void mark_early(Watch& watch) noexcept;
   static void release(Shard& shard, std::uint64_t id);
   [[nodiscard]] std::optional<CachedBytes> stale_row(const BrandedId& id);

@@ -122,7 +122,8 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   Watch& watch = shard.watches[id];
   const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
   if (stored && answers->back().as_integer() == 0) {
-    // One of its tags was dropped later. What stands there is not known.
+    // One of its tags was dropped later. What stands there is not known, and may be older.
+    heard_version(shard, writing.id, version, writing.ttl);
     shard.l1.erase(id, now());
     ++watch.evictions;
     mark_early(watch);

@@ -16,21 +16,33 @@ class Known {
   void add(std::int64_t stamp, std::uint64_t version) { all_.emplace_back(stamp, version); }
   void arrange() {
     std::sort(all_.begin(), all_.end());
-    for (std::size_t i = 1; i < all_.size(); ++i)
-      all_[i].second = std::max(all_[i].second, all_[i - 1].second);
+    greatest_ = all_;
+    for (std::size_t i = 1; i < greatest_.size(); ++i)
+      greatest_[i].second = std::max(greatest_[i].second, greatest_[i - 1].second);
   }
   /// 0 when there is none.
   [[nodiscard]] std::uint64_t before(std::int64_t stamp) const {
-    const auto at = std::lower_bound(all_.begin(), all_.end(), std::pair(stamp, std::uint64_t{0}));
-    return at == all_.begin() ? 0 : std::prev(at)->second;
+    const auto at = std::lower_bound(greatest_.begin(), greatest_.end(), std::pair(stamp, std::uint64_t{0}));
+    return at == greatest_.begin() ? 0 : std::prev(at)->second;
+  }
+  /// Of those alone that count only after `since`.
+  [[nodiscard]] std::uint64_t between(std::int64_t since, std::int64_t stamp) const {
+    std::uint64_t greatest = 0;
+    for (const auto& [from, version] : all_) {
+      if (from > since && from < stamp)
+        greatest = std::max(greatest, version);
+    }
+    return greatest;
   }
 
  private:
   std::vector<std::pair<std::int64_t, std::uint64_t>> all_;
+  std::vector<std::pair<std::int64_t, std::uint64_t>> greatest_;  // of all until there
 };
 
 struct OfTable {
   Known heard;
+  Known unsaid;  // what rows had when they changed
   Known own;
   Known read;
   Known invalidated;
@@ -41,6 +53,13 @@ struct OfId {
   std::map<std::uint64_t, std::int64_t> written;  // since when
   Known absences;
   Known placed_ms;
+  std::vector<std::int64_t> ended;
+
+  /// 0 when none has.
+  [[nodiscard]] std::int64_t ended_before(std::int64_t stamp) const {
+    const auto at = std::ranges::lower_bound(ended, stamp);
+    return at == ended.begin() ? 0 : *std::prev(at);
+  }
 };
 
 /// Which version an answer shows. An absent one may be of any time at which there was nothing: the latest possible.
@@ -80,16 +99,20 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
         table.own.add(event.end, event.version);
         ids[event.id].placed_ms.add(event.end_ms, event.version);
         break;
-      case Kind::heard: table.heard.add(event.end, event.version); break;
+      case Kind::heard: (event.said ? table.heard : table.unsaid).add(event.end, event.version); break;
       case Kind::read: table.read.add(event.end, shown(event, ids[event.id])); break;
       case Kind::invalidated: table.invalidated.add(event.end, event.version); break;
       case Kind::dropped: table.dropped.add(event.end, event.version); break;
+      case Kind::ended: ids[event.id].ended.push_back(event.end); break;
     }
   }
-  for (auto& [number, id] : ids)
+  for (auto& [number, id] : ids) {
     id.placed_ms.arrange();
+    std::ranges::sort(id.ended);
+  }
   for (auto& [which, table] : tables) {
     table.heard.arrange();
+    table.unsaid.arrange();
     table.own.arrange();
     table.read.arrange();
     table.invalidated.arrange();
@@ -108,8 +131,10 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
       if (written->second > event.end)
         return told(event, has, "which was written only at", static_cast<std::uint64_t>(written->second));
     }
-    if (const auto least = table.heard.before(event.begin); bounds.heard && has < least)
+    if (const auto least = table.heard.before(event.begin); has < least)
       return told(event, has, "although the table had been told of", least);
+    if (const auto least = table.unsaid.between(id.ended_before(event.end), event.begin); has < least)
+      return told(event, has, "although the table had been told of a change to", least);
     if (const auto least = table.own.before(event.begin); has < least)
       return told(event, has, "although the table itself had put", least);
     if (const auto least = table.read.before(event.begin); bounds.read && has < least)

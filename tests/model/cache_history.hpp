@@ -23,11 +23,15 @@ struct CacheEvent {
     /// have brought, and of shared loads only: a put that was under way comes after it.
     invalidated,
     dropped,  ///< the same of a drop of the id's tag; against what stood under the tag
+    /// At `end` a row was deleted in L2, or was over that had less time than others: an older put on its way may come after it.
+    ended,
   };
   Kind kind = Kind::read;
   int table = 0;
   int id = 0;
   std::uint64_t version = 0;  ///< of an absent answer nothing
+  bool said =
+      true;  ///< of what is heard: the version was, not only that the row had changed. If not, it holds until it `ended`
   bool absent = false;
   bool stale = false;   ///< the answer was marked so
   bool loaded = false;  ///< of a read: nobody has put that version
@@ -45,8 +49,7 @@ struct CacheBounds {
   std::int64_t fresh_ms = 0;  ///< after so long since a newer version was placed no answer is older
   std::int64_t stale_ms = 0;  ///< nor one marked stale
   std::int64_t slack_ms = 0;  ///< of both, what is not the row's time to live: of versions that have their own
-  bool heard = true;  ///< what a table was told holds for ever: not where that says no version, and rows are deleted
-  bool read = true;   ///< what it has read, too: not where rows are deleted, for L2 may then get older ones
+  bool read = true;           ///< what it has read, too: not where rows are deleted, for L2 may then get older ones
 };
 
 /// The first read that may not be, and why; nothing when all may.

@@ -46,6 +46,20 @@ CacheEvent read_with(std::uint64_t version, std::int64_t begin, bool loaded, boo
 }
 std::string wrong(const std::vector<CacheEvent>& history) { return find_violation(history, kBounds).value_or(""); }
 
+// What is heard without a version: of the row that stood there then.
+TEST(CacheHistoryChecker, WhatSaysNoVersionHoldsUntilTheRowHasEnded) {
+  CacheEvent changed = heard(2, 9);
+  changed.said = false;
+  const CacheEvent end = ended(Kind::ended, 0, 12);
+  EXPECT_THAT(wrong({written(1, 0), written(2, 5), changed, read(1, 10, 11)}), HasSubstr("told of a change to 2"));
+  EXPECT_EQ(wrong({written(1, 0), written(2, 5), changed, end, read(1, 10, 13)}), "");
+  EXPECT_THAT(wrong({written(1, 0), written(2, 5), heard(2, 9), end, read(1, 13, 14)}), HasSubstr("told of 2"));
+  CacheEvent again = heard(2, 14);
+  again.said = false;
+  EXPECT_THAT(wrong({written(1, 0), written(2, 5), changed, end, again, read(1, 15, 16)}),
+              HasSubstr("told of a change to 2"));
+}
+
 TEST(CacheHistoryChecker, WhatNobodyKnewOfMayBeReadUntilItsBound) {
   EXPECT_EQ(
       wrong({written(1, 0), written(2, 5), placed(2, 6, 7, 1), read(1, 8, 9), read(1, 100, 107), read(2, 108, 110)}),

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cache/push.hpp"
 #include "model/cache_server.hpp"
@@ -151,6 +154,155 @@ TEST_F(CacheNamed, ARowOfTheOwnPutGoesWhenSomethingNewerIsGiven) {
     hearing.deliver();
   EXPECT_EQ(reader.answered.value().value().value, "new");
   EXPECT_EQ(kept(), "no row") << "and no push has come yet";
+}
+
+/// Processes that load, with the job lane or nothing: tables on one server, each with a connection of its own.
+class CacheNamedLoads : public ::testing::Test {
+ protected:
+  struct Process {
+    Process(CacheServer& server, std::uint64_t& ids, const CacheOptions& options)
+        : main(server, CacheConnection::Listens::no),
+          table(std::make_shared<cache::Table>(
+              std::make_shared<CacheCore>(main, ids), options, nullptr,
+              [this](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time)) {
+      table->armed();
+    }
+    ~Process() { table->close(); }
+
+    void come_to_rest() {
+      while (main.can_execute())
+        main.execute();
+      while (main.can_deliver())
+        main.deliver();
+      if (main.can_execute())
+        come_to_rest();  // what came was answered by another request
+    }
+    void ask(Reader& reader) {
+      detail::CacheWaiter* const waiter = &reader;
+      table->fetch({kBoth.data(), 1}, {&waiter, 1});
+    }
+    [[nodiscard]] Reply<CachePut> put(std::uint64_t number, const char* value, std::vector<std::string> tags = {}) {
+      return table->put(kBoth[0], value,
+                        {.version = BrandedId::encode("EVT", number).value(), .tags = std::move(tags)});
+    }
+    /// The oldest load ends.
+    void loaded(std::uint64_t number, const char* value) {
+      const LoadDone done = std::move(loads.front());
+      loads.pop_front();
+      done(std::optional(Loaded<std::string>{value, BrandedId::encode("EVT", number).value()}));
+    }
+
+    CacheConnection main;
+    std::deque<LoadDone> loads;
+    std::shared_ptr<cache::Table> table;
+  };
+  [[nodiscard]] static CacheOptions options() {
+    return {.table = "t", .kind = "USR", .ttl = std::chrono::seconds(60), .jitter = 0};
+  }
+  /// Another process, at once.
+  void others_put(std::uint64_t number, const char* value, const char* ttl) {
+    server.run({"EVALSHA", "", "1", key_of(kBoth[0]), version_of(number), value, ttl});
+  }
+
+  CacheServer server;
+  std::uint64_t ids = std::uint64_t{1} << 40;
+};
+
+// A row whose own time was short was given; when it was over, an older put of another process came, late, and stood in L2: the next
+// read gave less than the one before.
+TEST_F(CacheNamedLoads, AnOlderPutThatComesAfterAShortRowIsOverIsNotGiven) {
+  Process one(server, ids, options());
+  others_put(2, "short", "40");
+  Reader first;
+  one.ask(first);
+  one.come_to_rest();
+  EXPECT_EQ(first.answered.value().value().value, "short");
+  server.time += 50;
+  others_put(1, "old and late", "60000");
+  Reader second;
+  one.ask(second);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+  one.loaded(2, "short");
+  one.come_to_rest();
+  EXPECT_EQ(second.answered.value().value().value, "short");
+}
+
+// As before; what was given had been loaded, with a time of its own, and written to L2.
+TEST_F(CacheNamedLoads, NorAfterAShortRowThatWasLoaded) {
+  Process one(server, ids, options());
+  Reader first;
+  one.ask(first);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U);
+  const LoadDone done = std::move(one.loads.front());
+  one.loads.pop_front();
+  done(std::optional(
+      Loaded<std::string>{"short", BrandedId::encode("EVT", 2).value(), {}, std::chrono::milliseconds(40)}));
+  one.come_to_rest();
+  EXPECT_EQ(first.answered.value().value().value, "short");
+  server.time += 50;
+  others_put(1, "old and late", "60000");
+  Reader second;
+  one.ask(second);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+  one.loaded(2, "short");
+  one.come_to_rest();
+  EXPECT_EQ(second.answered.value().value().value, "short");
+}
+
+// A put under a tag that was dropped meanwhile was refused, as superseded; the row before it, under no tag, stayed in L2, and the
+// table gave it after its own newer put.
+TEST_F(CacheNamedLoads, WhatAPutUnderADroppedTagWouldHaveReplacedIsNotGiven) {
+  CacheOptions with = options();
+  with.tags = true;
+  Process one(server, ids, with);
+  Process other(server, ids, with);
+  auto before = one.put(1, "before");
+  auto tagged = one.put(2, "tagged", {"a"});
+  auto drop = other.table->invalidate_tag("a");
+  other.come_to_rest();
+  ASSERT_TRUE(drop.ready());
+  one.come_to_rest();
+  ASSERT_TRUE(before.ready() && tagged.ready());
+  EXPECT_EQ(before.get(), CachePut::stored);
+  EXPECT_EQ(tagged.get(), CachePut::superseded);
+  Reader reader;
+  one.ask(reader);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+  one.loaded(2, "tagged");
+  one.come_to_rest();
+  EXPECT_EQ(reader.answered.value().value().value, "tagged");
+}
+
+// `invalidate` ends the right to load too: a process that has read the source before, and writes after, would else bring the old
+// row back, and the table that asked for it to go would give it.
+TEST_F(CacheNamedLoads, WhatIsBeingLoadedWhileItIsInvalidatedIsNotWritten) {
+  CacheOptions with = options();
+  with.load_lease = std::chrono::seconds(10);
+  Process loads(server, ids, with);
+  Process invalidates(server, ids, with);
+  Reader first;
+  loads.ask(first);
+  loads.come_to_rest();
+  ASSERT_EQ(loads.loads.size(), 1U) << "it has the right to, and has read the source";
+  auto gone = invalidates.table->invalidate(kBoth[0]);  // the source has changed
+  invalidates.come_to_rest();
+  ASSERT_TRUE(gone.ready());
+  ASSERT_TRUE(gone.get());
+  loads.loaded(1, "of before");
+  loads.come_to_rest();
+  EXPECT_EQ(first.answered.value().value().value, "of before") << "it was asked for before";
+  EXPECT_FALSE(server.frame(key_of(kBoth[0]))) << "nobody else may be given it";
+  Reader second;
+  invalidates.ask(second);
+  invalidates.come_to_rest();
+  ASSERT_EQ(invalidates.loads.size(), 1U) << "the source is asked";
+  invalidates.loaded(2, "changed");
+  invalidates.come_to_rest();
+  EXPECT_EQ(second.answered.value().value().value, "changed");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "model/cache_history.hpp"
 #include "model/cache_server.hpp"
+#include "script/registry.hpp"
 
 namespace echomq::model {
 namespace {
@@ -59,6 +60,12 @@ class Play {
       : random_(seed), hears_(plan.hears), extended_(plan.extended), count_(count), trace_(trace) {}
 
   std::optional<std::string> run() {
+    if (trace_ != nullptr)
+      server_.on_execute = [this](const auto& command, const CacheConnection* by) { executes(command, by); };
+    server_.whole_life = kTtl;
+    server_.on_early_end = [this](const std::string& key) {
+      record({.kind = CacheEvent::Kind::ended, .id = key == key_of(0) ? 0 : 1, .end = ++step_});
+    };
     lossy_ = random_.one_in(3);
     deletes_ = random_.one_in(3);
     if (extended_)
@@ -80,11 +87,9 @@ class Play {
     const auto slack = static_cast<std::int64_t>(3 * kPatience + 16 + (lease_ ? kLongLoad : 0));
     constexpr auto kFresh = static_cast<std::int64_t>(kTtl);
     constexpr auto kServedStale = static_cast<std::int64_t>(kTtl + kStale);
-    if (auto broken = find_violation(history_, {.fresh_ms = kFresh + slack,
-                                                .stale_ms = kServedStale + slack,
-                                                .slack_ms = slack,
-                                                .heard = !deletes_ || hears_ != Hears::tracking,
-                                                .read = !deletes_}))
+    if (auto broken = find_violation(
+            history_,
+            {.fresh_ms = kFresh + slack, .stale_ms = kServedStale + slack, .slack_ms = slack, .read = !deletes_}))
       return broken;
     return wrong_;
   }
@@ -176,17 +181,21 @@ class Play {
     void told(const CacheConnection::Versions& versions) {
       for (int id = 0; id < kIds; ++id) {
         if (const auto at = versions.find(key_of(id)); at != versions.end())
-          told(kId[static_cast<std::size_t>(id)], at->second);
+          told(kId[static_cast<std::size_t>(id)], at->second, false);
       }
     }
-    void told(const BrandedId& id, std::uint64_t version) {
+    void told(const BrandedId& id, std::uint64_t version, bool said = true) {
       const int which = id == kId[0] ? 0 : 1;
       // A drop tells of a version that the source never had: of all that was before it.
       version = play.newest_until(which, version);
       play.note(
           [&] { return name() + " has heard of " + std::to_string(which) + " version " + std::to_string(version); });
-      play.record(
-          {.kind = CacheEvent::Kind::heard, .table = number, .id = which, .version = version, .end = ++play.step_});
+      play.record({.kind = CacheEvent::Kind::heard,
+                   .table = number,
+                   .id = which,
+                   .version = version,
+                   .said = said,
+                   .end = ++play.step_});
     }
 
     Play& play;
@@ -221,6 +230,18 @@ class Play {
   void note(const Text& text) {
     if (trace_ != nullptr)
       trace_->push_back(std::to_string(step_) + " @" + std::to_string(server_.time) + ": " + text());
+  }
+  void executes(const CacheConnection::Command& command, const CacheConnection* by) {
+    std::string text = "  ";
+    for (const auto& actor : actors_) {
+      if (by == &actor->main || by == &actor->hearing)
+        text += actor->name() + (by == &actor->main ? ": " : " (hearing): ");
+    }
+    for (const std::string& part : command) {
+      const auto script = std::ranges::find(script::all_scripts(), part, &script::ScriptSource::sha1);
+      text += (script != script::all_scripts().end() ? std::string(script->name) : part) + " ";
+    }
+    note([&] { return text; });
   }
   void record(CacheEvent event) { history_.push_back(event); }
 
@@ -500,8 +521,10 @@ class Play {
       event.version = answer->version.value();
       event.loaded = !put_.contains(event.version);
       event.tagged = is_tagged(event.version);
-      if (const auto own = ttl_of(event.version))
-        event.lives_ms = own->count();
+      if (const auto own = ttl_of(event.version)) {
+        const bool another = server_.has_time_of_another(event.version);
+        event.lives_ms = another ? std::max<std::int64_t>(own->count(), kTtl) : own->count();
+      }
       if (*answer->value != "v" + std::to_string(event.version))
         wrong_ = "version " + std::to_string(event.version) + " came with the value of another: " + *answer->value;
     }

@@ -197,6 +197,8 @@ void CacheServer::expire() {
       continue;
     }
     changed(at->first, nullptr);
+    if (at->second.life < whole_life)
+      end_early(at->first);
     at = rows_.erase(at);
   }
   for (auto at = leases_.begin(); at != leases_.end();) {
@@ -212,7 +214,7 @@ void CacheServer::expire() {
 }
 
 void CacheServer::store(const std::string& key, std::string frame, std::uint64_t ttl, CacheConnection* by) {
-  rows_[key] = {std::move(frame), time + ttl};
+  rows_[key] = {std::move(frame), time + ttl, ttl};
   changed(key, by);
 }
 
@@ -220,7 +222,16 @@ bool CacheServer::erase(const std::string& key, CacheConnection* by) {
   if (rows_.erase(key) == 0)
     return false;
   changed(key, by);
+  end_early(key);
   return true;
+}
+
+void CacheServer::end_early(const std::string& key) {
+  for (CacheConnection* one : connections_) {
+    for (auto& out : one->out_)
+      out.versions.erase(key);
+  }
+  on_early_end(key);
 }
 
 void CacheServer::end_turn() {
@@ -249,15 +260,20 @@ void CacheServer::end_turn() {
 
 std::string CacheServer::execute(const CacheConnection::Command& command, CacheConnection* by) {
   expire();
+  if (on_execute)
+    on_execute(command, by);
   const std::string& name = command[0];
   if (name == "PTTL") {
     const auto at = rows_.find(command[1]);
+    asked_[by] = {command[1], version(command[1])};
     return number(at == rows_.end() ? -2 : static_cast<std::int64_t>(at->second.expires - time));
   }
   if (name == "GET" && command[1] == "eccx:{t}:tagdrops")
     return drops_ == 0 ? null() : bulk(std::to_string(drops_));
   if (name == "GET") {
     const auto found = frame(command[1]);
+    if (const auto [key, asked] = asked_[by]; found && key == command[1] && asked != version(key))
+      mixed_.insert(version(key));
     return found ? bulk(*found) : null();
   }
   if (name == "SET") {  // NX GET PX

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -104,6 +105,15 @@ class CacheServer {
  public:
   std::atomic<std::uint64_t> time{1'000'000};  ///< ms
   bool silent = false;                         ///< broadcasts are lost
+  /// A row was deleted, or was over that had less time than `whole_life`. What is about to be told is of before that: it says
+  /// nothing of the row any more.
+  std::function<void(const std::string& key)> on_early_end = [](const std::string&) {};
+  std::uint64_t whole_life = 0;  ///< ms
+  /// A row of that version was read with the time that was left of the one before it: it came between the two commands, and
+  /// perhaps with less time.
+  [[nodiscard]] bool has_time_of_another(std::uint64_t version) const { return mixed_.contains(version); }
+  /// For a trace: what is executed, and whose it is (nobody's: null).
+  std::function<void(const CacheConnection::Command& command, const CacheConnection* by)> on_execute;
   /// What is said of loads, on `eccx:{t}:loads`.
   std::function<void(const std::string& message)> on_load_told = [](const std::string&) {};
   /// Whose right to load a row was over before it was given back.
@@ -132,6 +142,7 @@ class CacheServer {
   struct Row {
     std::string frame;
     std::uint64_t expires;
+    std::uint64_t life;
   };
   struct Lease {
     std::string token;
@@ -157,9 +168,13 @@ class CacheServer {
   void changed(const std::string& key, CacheConnection* by) { changed_[key] = by; }
   void store(const std::string& key, std::string frame, std::uint64_t ttl, CacheConnection* by);
   bool erase(const std::string& key, CacheConnection* by);
+  void end_early(const std::string& key);
 
   std::map<std::string, Row> rows_;
   std::map<std::string, CacheConnection*> changed_;  // by whom last
+  std::map<const CacheConnection*, std::pair<std::string, std::uint64_t>>
+      asked_;  // for the time left of which row, last
+  std::set<std::uint64_t> mixed_;
   std::vector<CacheConnection*> connections_;
   std::map<std::string, Lease> leases_;
   std::map<const CacheConnection*, std::uint64_t> grants_;
@@ -173,7 +188,7 @@ class CacheServer {
 class CacheCore final : public client::Core {
  public:
   CacheCore(CacheConnection& main, std::uint64_t& ids) : main_(main), ids_(ids) {
-    options_.deadline = std::chrono::hours(1);
+    options_.deadline = std::chrono::milliseconds(240);  // for how long a put may be on its way
   }
   void submit(detail::Call* call, wire::CallSettings settings) override { main_.submit(call, settings.repeat); }
   Result<BrandedId> mint(std::string_view brand) override { return BrandedId::encode(brand, ++ids_); }

@@ -57,5 +57,19 @@ TEST(CacheFloors, TheNewestThousandAreKnownAndNoMore) {
   EXPECT_EQ(floors.of(100'000 - Floors::kMost, 0), 0U);
 }
 
+TEST(CacheFloors, WhatWasOnlyGivenDrivesOutNothingThatHolds) {
+  Floors floors;
+  for (std::uint64_t id = 1; id <= Floors::kMost; ++id)
+    floors.raise(id, id, 0, 1000);
+  floors.raise(5000, 7, 500, 2000, Floors::Full::leave_out);
+  EXPECT_EQ(floors.of(5000, 500), 0U);
+  EXPECT_EQ(floors.of(1, 500), 1U);
+  floors.raise(1, 8, 500, 2000, Floors::Full::leave_out);
+  EXPECT_EQ(floors.of(1, 500), 8U) << "it is there";
+  floors.raise(5000, 7, 1000, 2000, Floors::Full::leave_out);
+  EXPECT_EQ(floors.of(5000, 1000), 7U) << "others are over";
+  EXPECT_LE(floors.size(), Floors::kMost);
+}
+
 }  // namespace
 }  // namespace echomq
