@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "child_program.hpp"
+#include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
 
 namespace echomq::test {
 namespace {
 
-/// The child: runs until it is killed. What it learns goes to the list `verdicts`.
+/// The child: runs until it is killed. What it learns goes to the list `verdicts`, a run that begins to `begun`, and what it
+/// has counted of lost claims to the key `counted`.
 TEST(WorkerChild, DISABLED_Serve) {
   const std::string url = variable("ECHOMQ_CHILD_URL");
   if (url.empty())
@@ -29,6 +31,7 @@ TEST(WorkerChild, DISABLED_Serve) {
   ASSERT_TRUE(client) << client.error().message();
   const auto tell = [&](const std::string& what) { client->command("RPUSH", "verdicts", what).detach(); };
   WorkerOptions options = quick_options(static_cast<std::uint32_t>(std::stoul(variable("ECHOMQ_CHILD_CONCURRENCY"))));
+  options.lease = std::chrono::milliseconds(std::stol(variable("ECHOMQ_CHILD_LEASE")));
   options.beat = 200ms;
   options.sweep_period = 500ms;
   options.max_stalled = 2;
@@ -37,6 +40,7 @@ TEST(WorkerChild, DISABLED_Serve) {
   auto worker = Worker::start(
       client->queue("work"),
       [&](Job& job) {
+        client->command("RPUSH", "begun", job.id().text()).detach();
         if (job.payload() == "poison")
           std::abort();
         if (job.payload() == "healthy")
@@ -48,16 +52,28 @@ TEST(WorkerChild, DISABLED_Serve) {
       },
       options);
   ASSERT_TRUE(worker) << worker.error().message();
-  while (::getppid() == parent)
+  std::uint64_t counted = 0;
+  while (::getppid() == parent) {
     std::this_thread::sleep_for(50ms);
+    const WorkerStats stats = worker->stats();
+    if (const std::uint64_t now = stats.errors + stats.settles_refused + stats.leases_lost; now != counted) {
+      counted = now;
+      client
+          ->command("SET", "counted",
+                    "errors " + std::to_string(stats.errors) + ", refused " + std::to_string(stats.settles_refused) +
+                        ", lost " + std::to_string(stats.leases_lost))
+          .detach();
+    }
+  }
 }
 
 /// A process that runs the test above.
 class ChildWorker : public ChildProgram {
  public:
-  ChildWorker(const std::string& url, int concurrency)
-      : ChildProgram("WorkerChild.DISABLED_Serve",
-                     {{"ECHOMQ_CHILD_URL", url}, {"ECHOMQ_CHILD_CONCURRENCY", std::to_string(concurrency)}}) {}
+  ChildWorker(const std::string& url, int concurrency, std::chrono::milliseconds lease = 2s)
+      : ChildProgram("WorkerChild.DISABLED_Serve", {{"ECHOMQ_CHILD_URL", url},
+                                                    {"ECHOMQ_CHILD_CONCURRENCY", std::to_string(concurrency)},
+                                                    {"ECHOMQ_CHILD_LEASE", std::to_string(lease.count())}}) {}
 };
 
 class WorkerKill : public WorkerTest {
@@ -74,6 +90,52 @@ class WorkerKill : public WorkerTest {
     for (const Value& item : list.items())
       out.emplace_back(item.as_text().value());
     return out;
+  }
+
+  /// A child that is stopped when the server has given it a job and before it has read that; it goes on when the job is done
+  /// by another worker. Its handler never begins, and it has counted what became of the claim.
+  void stop_before_the_answer(std::chrono::milliseconds lease) {
+    Proxy proxy(server_->tcp_url());
+    ChildWorker child(proxy.url(), 1, lease);
+    ASSERT_TRUE(eventually([&] { return parked(1); }, 20s));
+    std::this_thread::sleep_for(100ms);  // its BLPOP is on the server
+    if (lease < 1500ms) {
+      // Too short for a claim behind the BLPOP: the token comes through, the answer to the claim does not.
+      proxy.hold(Direction::to_client, 1);
+    } else {
+      proxy.hold(Direction::to_client);
+    }
+    const JobId id = enqueue();
+    ASSERT_TRUE(eventually([&] { return counts().active == 1; }));
+    child.signal(SIGSTOP);
+    proxy.release();
+    std::atomic<int> runs{0};
+    Worker b = start(
+        [&](Job& job) {
+          ++runs;
+          EXPECT_EQ(job.attempt(), 2U);
+          return Done();
+        },
+        options());
+    ASSERT_TRUE(eventually([&] { return counts().completed == 1; }, 10s));
+    std::this_thread::sleep_for(lease);
+    child.signal(SIGCONT);
+    ASSERT_TRUE(eventually([&] { return integer("EXISTS", "counted") == 1; }, 10s));
+    std::string all;
+    for (const std::string& verdict : verdicts())
+      all += verdict + "; ";
+    const Value counted = client_->command("GET", "counted").get().value();
+    std::printf("counted %s; told %s\n", std::string(counted.as_text().value()).c_str(), all.c_str());
+    EXPECT_EQ(integer("LLEN", "begun"), 0);
+    EXPECT_EQ(runs, 1);
+    EXPECT_EQ(counts().completed, 1);
+    EXPECT_EQ(state(id), JobState::absent);
+    // And it goes on.
+    b.stop();
+    const JobId next = enqueue("healthy");
+    EXPECT_TRUE(eventually([&] { return counts().completed == 2; }, 20s));
+    EXPECT_EQ(state(next), JobState::absent);
+    EXPECT_EQ(integer("LLEN", "begun"), 1);
   }
 };
 
@@ -152,7 +214,8 @@ TEST_F(WorkerKill, AKillIsNoAttemptOfTheJob) {
 TEST_F(WorkerKill, AProcessStoppedForThreeLeasesIsRefusedAndLearnsItAtOnce) {
   const JobId id = enqueue();
   ChildWorker child(server_->url(), 1);
-  ASSERT_TRUE(eventually([&] { return counts().active == 1; }, 20s));
+  // Not only claimed: of a job whose handler has not begun there is nothing to stop.
+  ASSERT_TRUE(eventually([&] { return integer("LLEN", "begun") == 1; }, 20s));
   child.signal(SIGSTOP);
   std::atomic<int> runs{0};
   Worker b = start(
@@ -175,6 +238,11 @@ TEST_F(WorkerKill, AProcessStoppedForThreeLeasesIsRefusedAndLearnsItAtOnce) {
   EXPECT_EQ(counts().completed, 1);
   EXPECT_EQ(state(id), JobState::absent);
 }
+
+// Case 1, before the run: whoever looked whether a job was active stopped the process now and then before it had read its claim.
+// Then no handler begins, and nothing is told of a lost lease; the claim is counted all the same.
+TEST_F(WorkerKill, AProcessStoppedBeforeItReadsItsClaimBeginsNothingAndCountsIt) { stop_before_the_answer(1s); }
+TEST_F(WorkerKill, AProcessStoppedBeforeItReadsAClaimBehindTheBlpopCountsIt) { stop_before_the_answer(2s); }
 
 }  // namespace
 }  // namespace echomq::test
