@@ -57,6 +57,16 @@ class ChildProgram {
     if (pid_ > 0)
       ::kill(pid_, number);
   }
+  /// Returns when all of its threads stand: until then one of them may still go on with what comes. False when it has ended.
+  [[nodiscard]] bool stop() {
+    signal(SIGSTOP);
+    int status = 0;
+    if (pid_ <= 0 || ::waitpid(pid_, &status, WUNTRACED) != pid_)
+      return false;
+    if (!WIFSTOPPED(status))
+      pid_ = 0;
+    return pid_ != 0;
+  }
   void kill() {
     if (pid_ <= 0)
       return;

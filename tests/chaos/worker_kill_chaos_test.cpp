@@ -107,7 +107,7 @@ class WorkerKill : public WorkerTest {
     }
     const JobId id = enqueue();
     ASSERT_TRUE(eventually([&] { return counts().active == 1; }));
-    child.signal(SIGSTOP);
+    ASSERT_TRUE(child.stop());
     proxy.release();
     std::atomic<int> runs{0};
     Worker b = start(
@@ -216,7 +216,7 @@ TEST_F(WorkerKill, AProcessStoppedForThreeLeasesIsRefusedAndLearnsItAtOnce) {
   ChildWorker child(server_->url(), 1);
   // Not only claimed: of a job whose handler has not begun there is nothing to stop.
   ASSERT_TRUE(eventually([&] { return integer("LLEN", "begun") == 1; }, 20s));
-  child.signal(SIGSTOP);
+  ASSERT_TRUE(child.stop());
   std::atomic<int> runs{0};
   Worker b = start(
       [&](Job& job) {
