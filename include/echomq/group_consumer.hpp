@@ -79,6 +79,7 @@ struct GroupConsumerStats {
   std::uint64_t groups_made = 0;  ///< at the start, and again after NOGROUP
   std::uint64_t errors = 0;       ///< commands that failed
   std::uint64_t buried = 0;       ///< entries that went to the dead stream
+  std::uint64_t lost = 0;  ///< entries in hand that other consumers have taken over, those that ran by then included
   std::uint64_t held = 0;  ///< now: entries in hand that run or wait for their turn (with `concurrency` or `order_key`)
   std::uint64_t delayed = 0;  ///< now: entries that failed here and are kept from others until their time
 };

@@ -2,11 +2,14 @@
 #include "bus/group_claims.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "bus/checks.hpp"
 #include "bus/records.hpp"
 #include "bus/state.hpp"
+#include "result/try.hpp"
+#include "script/registry.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -17,6 +20,23 @@ using std::string_view;
 
 /// How long the answer of a command that waits on the server may be late.
 constexpr Milliseconds kGrace{5000};
+
+[[nodiscard]] Result<KeptEntries> read_kept(const wire::Answer& answer) {
+  KeptEntries out;
+  const resp::View lists[] = {answer.view.at(0), answer.view.at(1)};
+  std::vector<std::string>* const into[] = {&out.lost, &out.gone};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!lists[i].is_aggregate())
+      return unexpected_reply("keep_entries", answer.view);
+    for (const resp::View& entry : lists[i].elements()) {
+      auto text = entry.copy_text();
+      if (!text)
+        return unexpected_reply("keep_entries", answer.view);
+      into[i]->push_back(*std::move(text));
+    }
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -48,43 +68,40 @@ Reply<IdleEntries> claim_idle(const StreamGroup& group, string_view consumer, Mi
                                           settings(Repeat::safe), decode);
 }
 
-Reply<std::optional<Delivery>> hand_out(const StreamGroup& group, string_view consumer, string_view entry) {
+Reply<HandedOut> hand_out(const StreamGroup& group, string_view consumer, string_view entry) {
   const Stream::State& state = group.stream().internal();
-  const auto decode = [](const wire::Answer& answer) -> Result<std::optional<Delivery>> {
-    if (!answer.view.is_aggregate())
-      return unexpected_reply("hand_out", answer.view);
-    const resp::View only = answer.view.at(0);
-    if (answer.view.size() == 0 || only.is_null())
-      return std::optional<Delivery>();
-    ECHOMQ_TRY(Delivery delivery, read_delivery("hand_out", only));
-    return std::optional<Delivery>(std::move(delivery));
+  const auto decode = [](const wire::Answer& answer) -> Result<HandedOut> {
+    if (const auto why_not = answer.view.as_integer())
+      return HandedOut{.delivery = std::nullopt, .lost = *why_not == 0};
+    ECHOMQ_TRY(Delivery delivery, read_delivery("hand_out", answer.view));
+    return HandedOut{.delivery = std::move(delivery), .lost = false};
   };
-  return state.core->command<std::optional<Delivery>>(
-      parts(string_view("XCLAIM"), state.key, group.name(), consumer, string_view("0"), entry),
-      settings(Repeat::unsafe), decode);
+  const string_view keys[] = {state.key};
+  const string_view arguments[] = {group.name(), consumer, entry};
+  return state.core->eval<HandedOut>(*script::find_script("stream_group_hand_out"), keys, arguments,
+                                     settings(Repeat::unsafe), decode);
 }
 
-Reply<void> refresh_within(const StreamGroup& group, string_view consumer, std::span<const string_view> entries,
-                           Milliseconds within) {
-  if (entries.empty())
-    return Result<void>();
+Result<KeptEntries> keep_entries(const StreamGroup& group, string_view consumer, std::span<const string_view> entries,
+                                 Milliseconds idle) {
   const Stream::State& state = group.stream().internal();
-  std::vector<string_view> words = {"XCLAIM", state.key, group.name(), consumer, "0"};
-  words.insert(words.end(), entries.begin(), entries.end());
-  words.push_back("JUSTID");
-  return state.core->command<void>(words, settings(Repeat::safe, std::max(within, Milliseconds(1))),
-                                   [](const wire::Answer&) -> Result<void> { return {}; });
-}
-
-Reply<void> make_idle(const StreamGroup& group, string_view consumer, std::span<const string_view> entries,
-                      Milliseconds min_idle) {
-  const Stream::State& state = group.stream().internal();
-  const Decimal idle(min_idle.count());
-  std::vector<string_view> words = {"XCLAIM", state.key, group.name(), consumer, "0"};
-  words.insert(words.end(), entries.begin(), entries.end());
-  words.insert(words.end(), {"IDLE", idle, "JUSTID"});
-  return state.core->command<void>(words, settings(Repeat::safe),
-                                   [](const wire::Answer&) -> Result<void> { return {}; });
+  const script::ScriptSource* const script = script::find_script("stream_group_keep");
+  const string_view keys[] = {state.key};
+  const Decimal wanted(idle.count());
+  std::vector<Reply<KeptEntries>> asked;
+  for (std::size_t at = 0; at < entries.size(); at += kKept) {
+    const auto some = entries.subspan(at, std::min(kKept, entries.size() - at));
+    std::vector<string_view> arguments = {group.name(), consumer, wanted};
+    arguments.insert(arguments.end(), some.begin(), some.end());
+    asked.push_back(state.core->eval<KeptEntries>(*script, keys, arguments, settings(Repeat::safe), read_kept));
+  }
+  KeptEntries all;
+  for (Reply<KeptEntries>& one : asked) {
+    ECHOMQ_TRY(KeptEntries kept, one.get());
+    std::ranges::move(kept.lost, std::back_inserter(all.lost));
+    std::ranges::move(kept.gone, std::back_inserter(all.gone));
+  }
+  return all;
 }
 
 Reply<std::vector<Delivery>> wait_new(client::Line& line, const StreamGroup& group, string_view consumer,

@@ -21,6 +21,7 @@
 #include "bus/group_keeper.hpp"
 #include "bus/group_pool.hpp"
 #include "bus/state.hpp"
+#include "result/try.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -152,6 +153,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
             .groups_made = read(groups_made_),
             .errors = read(errors_),
             .buried = read(buried_),
+            .lost = read(lost_) + keeper_.lost(),
             .held = pool_ ? pool_->held() : 0,
             .delayed = read(delayed_now_) + (pool_ ? pool_->delayed() : 0)};
   }
@@ -209,46 +211,17 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (now - touched_ < options_.min_idle / 3)
       return;
     const std::vector<std::string> held = pool_->entries();
-    const bool late = now - touched_ >= options_.min_idle;
-    for (std::size_t at = 0; at < held.size(); at += kRefreshed) {
-      std::vector<string_view> some = slice(held, at);
-      if (late) {
-        // Others may have taken some over; a refresh would take them back.
-        std::set<std::string> lost;
-        const auto mine = still_held(some);
-        if (!mine)
-          return;
-        for (const string_view entry : some) {
-          if (!mine->contains(entry))
-            lost.emplace(entry);
-        }
-        std::erase_if(some, [&](string_view entry) { return lost.contains(std::string(entry)); });
-        pool_->drop(lost);
-      }
-      if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
-        return;
-    }
+    const std::vector<string_view> entries(held.begin(), held.end());
+    const auto kept = keep_entries(group_, consumer_, entries);
+    if (!succeeded(kept))
+      return;
+    lost_.fetch_add(pool_->drop({kept->lost.begin(), kept->lost.end()}), std::memory_order_relaxed);
     touched_ = now;  // only now: what could not be refreshed may be somebody else's by the time it can
-  }
-  /// Those of the entries that are pending for this consumer.
-  [[nodiscard]] std::optional<std::set<std::string, std::less<>>> still_held(std::span<const string_view> held) {
-    std::vector<Reply<std::vector<PendingEntry>>> asked;
-    for (const string_view entry : held)
-      asked.push_back(group_.pending({.from = entry, .to = entry, .count = 1, .consumer = consumer_}));
-    std::set<std::string, std::less<>> mine;
-    for (auto& one : asked) {
-      auto rows = one.get();
-      if (!succeeded(rows))
-        return std::nullopt;
-      for (PendingEntry& row : *rows)
-        mine.insert(std::move(row.entry));
-    }
-    return mine;
   }
   void to_pool(Delivery&& delivery, std::uint64_t attempt, bool again) {
     if (!delivery.record) {
       deleted_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(std::string(delivery.entry));  // the keeper has a view of it
+      acknowledge(delivery.entry);
       return;
     }
     std::string lane = delivery.entry;
@@ -271,9 +244,15 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       auto handed = hand_out(group_, consumer_, delivery.entry).get();
       if (!handed)
         return stopping() ? std::optional<Milliseconds>() : kLongestBackoff;
-      if (!*handed || !(*handed)->record) {  // trimmed meanwhile, or acknowledged by others
+      if (handed->lost) {
+        pool_->settled(item);
+        lost_.fetch_add(1, std::memory_order_relaxed);
+        return std::nullopt;
+      }
+      if (!handed->delivery || !handed->delivery->record) {  // trimmed meanwhile, or acknowledged by others
         deleted_.fetch_add(1, std::memory_order_relaxed);
-        acknowledge(std::string(delivery.entry));  // the keeper has a view of it
+        pool_->settled(item);
+        acknowledge(delivery.entry);
         return std::nullopt;
       }
     }
@@ -282,7 +261,8 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (options_.max_attempts == 0 || attempt <= options_.max_attempts) {
       if (run_handler({*delivery.record, attempt, group_.name()})) {
         handled_.fetch_add(1, std::memory_order_relaxed);
-        acknowledge(std::string(delivery.entry));
+        pool_->settled(item);
+        acknowledge(delivery.entry);
         return std::nullopt;
       }
       failed_.fetch_add(1, std::memory_order_relaxed);
@@ -291,6 +271,9 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     }
     if (!bury(delivery, attempt))
       return retry_delay(attempt);
+    pool_->settled(item);
+    acknowledge(delivery.entry);
+    acks_.flush();
     return std::nullopt;
   }
   /// After that many attempts.
@@ -321,15 +304,20 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       const std::lock_guard lock(delayed_mutex_);
       stale = delayed_.to_touch(Clock::now());
     }
-    for (std::size_t at = 0; at < stale.size(); at += kRefreshed) {
-      const std::vector<string_view> some = slice(stale, at);
-      const auto now = Clock::now();
-      if (!refresh_within(group_, consumer_, some, options_.min_idle / 3).get())
-        return;  // again at the next look
-      const std::lock_guard lock(delayed_mutex_);
-      for (const string_view entry : some)
-        delayed_.touched(std::string(entry), now);
-    }
+    if (!stale.empty())
+      (void)touch(stale).has_value();  // again at the next look
+  }
+  [[nodiscard]] Result<void> touch(const std::vector<std::string>& stale) {
+    const std::vector<string_view> entries(stale.begin(), stale.end());
+    const auto now = Clock::now();
+    ECHOMQ_TRY(const KeptEntries kept, keep_entries(group_, consumer_, entries));
+    const std::lock_guard lock(delayed_mutex_);
+    for (const string_view entry : entries)
+      delayed_.touched(std::string(entry), now);
+    for (const std::string& entry : kept.lost)
+      lost_.fetch_add(delayed_.forget(entry) ? 1 : 0, std::memory_order_relaxed);
+    delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
+    return {};
   }
   void keep_delayed() {
     const auto now = Clock::now();
@@ -341,21 +329,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       due = delayed_.take_due(now);
       delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
     }
-    for (std::size_t at = 0; at < due.touch.size(); at += kRefreshed) {
-      const std::vector<string_view> some = slice(due.touch, at);
-      if (const auto refreshed = group_.refresh(consumer_, some).get(); !succeeded(refreshed))
-        return;
-      const std::lock_guard lock(delayed_mutex_);
-      for (const string_view entry : some)
-        delayed_.touched(std::string(entry), now);
-    }
+    if (!due.touch.empty() && !succeeded(touch(due.touch)))
+      return;
     if (due.free.empty())
       return;
-    for (std::size_t at = 0; at < due.free.size(); at += kRefreshed) {
-      if (const auto done = make_idle(group_, consumer_, slice(due.free, at), options_.min_idle).get();
-          !succeeded(done))
-        break;
-    }
+    const std::vector<string_view> free(due.free.begin(), due.free.end());
+    (void)succeeded(keep_entries(group_, consumer_, free, options_.min_idle));
     next_claim_ = now;
     cursor_ = "0-0";
   }
@@ -363,11 +342,6 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     const std::lock_guard lock(delayed_mutex_);
     return delayed_.until(most);
   }
-  [[nodiscard]] static std::vector<string_view> slice(const std::vector<std::string>& of, std::size_t at) {
-    return {of.begin() + static_cast<std::ptrdiff_t>(at),
-            of.begin() + static_cast<std::ptrdiff_t>(std::min(at + kRefreshed, of.size()))};
-  }
-
   /// A page of what this consumer held when it began; false when there is no more. The cursor moves on, whatever became
   /// of the entries: those that fail come back as idle ones.
   [[nodiscard]] bool own_backlog(std::string& after) {
@@ -380,13 +354,14 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     std::vector<string_view> held;
     for (const PendingEntry& row : *rows)
       held.push_back(row.entry);
-    const auto refreshed = group_.refresh(consumer_, held).get();
-    if (!succeeded(refreshed))
+    const auto kept = keep_entries(group_, consumer_, held);
+    if (!succeeded(kept))
       return true;
     // The server forgets those that are not in the stream any more.
-    const std::set<std::string, std::less<>> there(refreshed->begin(), refreshed->end());
-    deleted_.fetch_add(std::erase_if(held, [&](string_view entry) { return !there.contains(entry); }),
-                       std::memory_order_relaxed);
+    deleted_.fetch_add(kept->gone.size(), std::memory_order_relaxed);
+    std::set<std::string, std::less<>> without(kept->gone.begin(), kept->gone.end());
+    without.insert(kept->lost.begin(), kept->lost.end());
+    std::erase_if(held, [&](string_view entry) { return without.contains(entry); });
     handle_again(held);
     return true;
   }
@@ -408,10 +383,10 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void give_back(std::vector<string_view>& entries) {
     const std::string next(entries[options_.count]);
     while (entries.size() > options_.count) {
-      const std::size_t some = std::min(kRefreshed, entries.size() - options_.count);
+      const std::size_t some = std::min(kKept, entries.size() - options_.count);
       const std::span<const string_view> last = std::span(entries).last(some);
       // What cannot be given back is handled here.
-      if (const auto done = make_idle(group_, consumer_, last, options_.min_idle).get(); !succeeded(done))
+      if (const auto done = keep_entries(group_, consumer_, last, options_.min_idle); !succeeded(done))
         return;
       entries.resize(entries.size() - some);
     }
@@ -462,21 +437,27 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   [[nodiscard]] Result<std::vector<Delivery>> wait_for_new() {
     acks_.await(0);
     asked_ = Clock::time_point::max();
-    if (!line_) {
-      auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
-      if (entries && entries->empty()) {
-        sleep(until_delayed(std::min(options_.beat, poll_)));
-        poll_ = std::min(2 * poll_, kLongestPoll);
-      } else if (entries) {
-        poll_ = kPoll;
-      }
-      return entries;
-    }
+    if (!line_)
+      return ask_for_new();
     const auto left = std::chrono::ceil<Milliseconds>(next_claim_ - Clock::now());
     Milliseconds block = until_delayed(std::clamp(left, Milliseconds(1), options_.beat));
     if (pool_ && (pool_->held() > 0 || !acks_.empty()))
       block = std::min(block, std::max(std::min(kAckDelay, options_.min_idle / 3), Milliseconds(1)));
-    return wait_new(*line_, group_, consumer_, block, options_.count).get();
+    auto entries = wait_new(*line_, group_, consumer_, block, options_.count).get();
+    // The slot is on its way, and the stream has gone: the client's own connections follow it.
+    if (!entries && entries.error().is(Errc::moved))
+      return ask_for_new();
+    return entries;
+  }
+  [[nodiscard]] Result<std::vector<Delivery>> ask_for_new() {
+    auto entries = group_.read_new(consumer_, {.count = options_.count}).get();
+    if (entries && entries->empty()) {
+      sleep(until_delayed(std::min(options_.beat, poll_)));
+      poll_ = std::min(2 * poll_, kLongestPoll);
+    } else if (entries) {
+      poll_ = kPoll;
+    }
+    return entries;
   }
 
   /// New ones. `asked`: the earliest moment at which the server may have handed them out, when that is not just now.
@@ -508,6 +489,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void handle_again(const std::vector<string_view>& held) {
     if (held.empty())
       return;
+    if (delayed_now_.load(std::memory_order_relaxed) > 0) {
+      const std::lock_guard lock(delayed_mutex_);
+      for (const string_view entry : held)
+        (void)delayed_.forget(std::string(entry));
+      delayed_now_.store(delayed_.size(), std::memory_order_relaxed);
+    }
     const auto before = Clock::now();
     bool all_told = false;
     const std::map<std::string, std::uint64_t> counts = deliveries(held, all_told);
@@ -519,11 +506,16 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         continue;  // others have it by now
       // What was done must not be undone by an entry that kills.
       acks_.flush();
-      auto delivery = hand_out(group_, consumer_, held[i]).get();
-      if (!succeeded(delivery))
+      auto handed = hand_out(group_, consumer_, held[i]).get();
+      if (!succeeded(handed))
         continue;
+      if (handed->lost) {
+        lost_.fetch_add(keeper_.lose(i) ? 1 : 0, std::memory_order_relaxed);
+        continue;
+      }
       const auto count = counts.find(std::string(held[i]));
-      Delivery again = delivery->value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt});
+      Delivery again =
+          std::move(handed->delivery).value_or(Delivery{.entry = std::string(held[i]), .record = std::nullopt});
       settle(again, count == counts.end() ? 2 : count->second + 1);
     }
     keeper_.end();
@@ -555,21 +547,28 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   void settle(Delivery& delivery, std::uint64_t attempt) {
     if (!delivery.record) {
       deleted_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(std::string(delivery.entry));  // the keeper has a view of it
+      acknowledge(delivery.entry);
     } else if (options_.max_attempts > 0 && attempt > options_.max_attempts) {
-      (void)bury(delivery, attempt);
+      end_with(delivery, attempt);
     } else if (run_handler({*delivery.record, attempt, group_.name()})) {
       handled_.fetch_add(1, std::memory_order_relaxed);
-      acknowledge(std::string(delivery.entry));  // the keeper has a view of it
+      acknowledge(delivery.entry);
     } else {
       failed_.fetch_add(1, std::memory_order_relaxed);
       if (attempt == options_.max_attempts) {
-        (void)bury(delivery, attempt);
+        end_with(delivery, attempt);
       } else {
         delay(delivery.entry, attempt);
       }
       acks_.flush_old();
     }
+  }
+
+  void end_with(Delivery& delivery, std::uint64_t attempt) {
+    if (!bury(delivery, attempt))
+      return;
+    acknowledge(delivery.entry);
+    acks_.flush();
   }
 
   /// How often each was handed out, of those that this consumer has. Entries of one read stand in the order of their ids.
@@ -619,12 +618,15 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
     if (pool_ ? !buried : !succeeded(buried))
       return false;
     buried_.fetch_add(1, std::memory_order_relaxed);
-    acknowledge(std::string(delivery.entry));
-    acks_.flush();
     return true;
   }
 
-  void acknowledge(std::string entry) { acks_.add(std::move(entry), pool_ ? options_.count : SIZE_MAX); }
+  /// A copy: the keeper has a view of the entry.
+  void acknowledge(const std::string& entry) {
+    if (!pool_)
+      keeper_.done();
+    acks_.add(entry, pool_ ? options_.count : SIZE_MAX);
+  }
   /// One that is lost costs a second run of its records, no more.
   void acknowledged(const Result<std::uint64_t>& answer) {
     if (loop_.load() == std::this_thread::get_id() && !pool_) {
@@ -709,7 +711,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   std::atomic<std::thread::id> loop_{};
 
   std::atomic<std::uint64_t> handled_{0}, failed_{0}, taken_over_{0}, deleted_{0}, groups_made_{0}, errors_{0},
-      buried_{0};
+      buried_{0}, lost_{0};
 };
 
 GroupConsumer::GroupConsumer(std::shared_ptr<Loop> loop) noexcept : loop_(std::move(loop)) {}

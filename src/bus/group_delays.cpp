@@ -20,9 +20,7 @@ DelayedEntries::Due DelayedEntries::take_due(TimePoint now) {
     const Entry& one = it->second;
     const bool brief = one.brief(min_idle_);
     bool done = true;
-    if (now - one.touched >= min_idle_) {
-      // others may have it
-    } else if (brief && now >= one.due) {
+    if (brief && now >= one.due) {
       out.free.push_back(it->first);
     } else if (!brief && now >= one.release) {
       out.touch.push_back(it->first);
@@ -39,8 +37,7 @@ DelayedEntries::Due DelayedEntries::take_due(TimePoint now) {
 std::vector<std::string> DelayedEntries::to_touch(TimePoint now) const {
   std::vector<std::string> out;
   for (const auto& [entry, one] : entries_) {
-    const auto since = now - one.touched;
-    if (!one.brief(min_idle_) && now < one.release && since >= min_idle_ / 3 && since < 2 * (min_idle_ / 3))
+    if (!one.brief(min_idle_) && now < one.release && now - one.touched >= min_idle_ / 3)
       out.push_back(entry);
   }
   return out;

@@ -33,12 +33,14 @@ class DelayedEntries {
     std::vector<std::string> touch;  ///< to be refreshed, so that others do not take them over
     std::vector<std::string> free;   ///< to be made idle: whoever looks next may have them
   };
-  /// What is to be done now. What others may have is forgotten.
+  /// What is to be done now.
   [[nodiscard]] Due take_due(TimePoint now);
-  /// Those that are to be refreshed now, and are still this consumer's for a while.
+  /// Those that are to be refreshed now.
   [[nodiscard]] std::vector<std::string> to_touch(TimePoint now) const;
   /// It was refreshed.
   void touched(const std::string& entry, TimePoint now);
+  /// Somebody else has it, or it is in hand again; whether it was kept here.
+  [[nodiscard]] bool forget(const std::string& entry) { return entries_.erase(entry) > 0; }
   /// How long there is nothing to be done, `most` at most; 1 ms at least.
   [[nodiscard]] Milliseconds until(Milliseconds most) const;
 

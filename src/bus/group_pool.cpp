@@ -40,22 +40,29 @@ std::vector<std::string> GroupPool::entries() const {
   out.reserve(held_);
   for (const auto& [name, lane] : lanes_) {
     for (const PoolItem& item : lane.items) {
-      if (!lost_.contains(item.delivery.entry))
+      if (!item.settled && !lost_.contains(item.delivery.entry))
         out.push_back(item.delivery.entry);
     }
   }
   return out;
 }
 
-void GroupPool::drop(const std::set<std::string>& lost) {
+std::size_t GroupPool::drop(const std::set<std::string>& lost) {
   const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
   // Of those that are in hand still: what has ended meanwhile may be handed out again, and is then run.
   for (const auto& [name, lane] : lanes_) {
     for (const PoolItem& item : lane.items) {
-      if (lost.contains(item.delivery.entry))
-        lost_.insert(item.delivery.entry);
+      if (!item.settled && lost.contains(item.delivery.entry) && lost_.insert(item.delivery.entry).second)
+        ++count;
     }
   }
+  return count;
+}
+
+void GroupPool::settled(PoolItem& item) {
+  const std::lock_guard lock(mutex_);
+  item.settled = true;
 }
 
 bool GroupPool::wait_below(std::size_t most, Milliseconds wait) {

@@ -26,7 +26,8 @@ namespace bus {
 struct PoolItem {
   Delivery delivery;
   std::uint64_t attempt = 1;
-  bool again = false;  ///< it was handed out before: that is to be counted when its turn comes
+  bool again = false;    ///< it was handed out before: that is to be counted when its turn comes
+  bool settled = false;  ///< the pool's own
 };
 
 /// Thread-safe.
@@ -48,8 +49,10 @@ class GroupPool {
   /// Of these that wait for another attempt.
   [[nodiscard]] std::size_t delayed() const;
   [[nodiscard]] std::vector<std::string> entries() const;
-  /// Somebody else has them now: they are not run any more. One that runs ends as it does.
-  void drop(const std::set<std::string>& lost);
+  /// Somebody else has them now: they are not run any more. One that runs ends as it does. How many were in hand.
+  std::size_t drop(const std::set<std::string>& lost);
+  /// One that runs is about to be acknowledged: it is in hand no more.
+  void settled(PoolItem& item);
   /// Waits until fewer than `most` are in hand, `wait` at most. Whether they are.
   bool wait_below(std::size_t most, Milliseconds wait);
   /// Lets what runs end, and joins. What waits stays unrun. Not from a thread of the pool.

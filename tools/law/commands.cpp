@@ -104,6 +104,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"XTRIM", 1, 1, true, true},
     {"XDEL", 1, 1, true, true},
     {"XGROUP", 2, 2, true, true},
+    {"XCLAIM", 1, 1, true},
     // A channel is named like a key and lives in the same slot.
     {"PUBLISH", 1, 1, true, true},
     {"SPUBLISH", 1, 1, true, true},
