@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <utility>
 
 #include "bus/records.hpp"
 #include "bus/state.hpp"
@@ -255,8 +256,9 @@ void TailMux::ask(Lock& lock) {
   const bool in_cluster = slot_ != detail::Call::kAnySlot;
   const Milliseconds block = in_cluster ? kClusterBlock : can_unblock_ ? kBlock : kShortBlock;
   const Decimal block_text(block.count());
+  const std::shared_ptr<client::Line> line = std::exchange(beside_, false) ? nullptr : line_;
   std::vector<string_view> words = {"XREAD", "COUNT", count};
-  if (line_)
+  if (line)
     words.insert(words.end(), {"BLOCK", block_text});
   words.push_back("STREAMS");
   for (const std::string* key : keys)
@@ -268,11 +270,10 @@ void TailMux::ask(Lock& lock) {
   call->retain();
   detail::CallPointer<detail::CallOf<Parts>> mine(call);
   wanted_ = false;
-  blocked_ = line_ != nullptr;
+  blocked_ = line != nullptr;
   tries_ = 0;
   const auto paced = Milliseconds(static_cast<std::int64_t>(keys.size() / kStreamsAMillisecond));
-  not_before_ = detail::Clock::now() + (line_ ? paced : kPoll);
-  const std::shared_ptr<client::Line> line = line_;
+  not_before_ = detail::Clock::now() + (line ? paced : kPoll);
   const bool introduce = line && connection_ == 0 && can_unblock_ && !in_cluster;
   lock.unlock();
   if (introduce) {
@@ -316,7 +317,6 @@ void TailMux::arrived(Result<Parts> parts) {
     return look_for_gaps();
   }
   Lock lock(mutex_);
-  blocked_ = false;
   failed(lock, parts.error());
 }
 
@@ -404,6 +404,7 @@ void TailMux::look_for_gaps() {
 
 void TailMux::failed(Lock& lock, const Error& error) {
   connection_ = 0;
+  const bool blocked = std::exchange(blocked_, false);
   if (core_->closed()) {
     running_ = false;
     std::vector<std::shared_ptr<TailReader>> all;
@@ -418,13 +419,15 @@ void TailMux::failed(Lock& lock, const Error& error) {
                          error.is(Errc::disconnected) || error.is(Errc::loading) || error.is(Errc::client_closed);
   backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kLongestBackoff);
   const Milliseconds wait = backoff_;
+  beside_ = blocked && error.is(Errc::moved);
   // Whatever came and went while nobody was there.
   for (auto& [key, followed] : followed_) {
     followed.looked = {};
     to_look_.insert(key);
   }
+  const bool beside = beside_;
   lock.unlock();
-  if (transport)
+  if (transport || beside)
     return later(wait, &TailMux::resume);
   // One stream that cannot be read must not hold the others up.
   look_for_broken(wait);

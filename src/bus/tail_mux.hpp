@@ -114,6 +114,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   bool blocked_ = false;  ///< it may be waiting on the server
   bool waking_ = false;
   bool wanted_ = false;  ///< a stream has come that the running XREAD does not name
+  bool beside_ = false;  ///< the next XREAD goes over the client's own connections: the slot is on its way
   bool can_unblock_ = true;
   unsigned tries_ = 0;
   std::int64_t connection_ = 0;  ///< its CLIENT ID, 0 when it is not known

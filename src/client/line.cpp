@@ -159,14 +159,15 @@ void FollowingLine::ask_while_lost() {
   });
 }
 
-bool FollowingLine::moved(const wire::Link& from, std::string_view error_text, std::vector<wire::SlotMove>& moves) {
+detail::Call::Refusal FollowingLine::refusal(const wire::Link& from, std::string_view error_text,
+                                             std::vector<wire::SlotMove>& moves) {
   if (error_text.starts_with("CLUSTERDOWN"))
     ways_.find();
   std::optional<wire::SlotMove> move = wire::parse_moved(error_text, from.endpoint());
   if (!move)
-    return false;
+    return detail::Call::Refusal::none;  // what is on its way is asked for over the client's own connections
   moves.push_back(*std::move(move));
-  return true;
+  return detail::Call::Refusal::moved;
 }
 
 void FollowingLine::redirect(wire::Link& from, wire::CallQueue& calls, const std::vector<wire::SlotMove>& moves) {
@@ -179,7 +180,7 @@ void FollowingLine::redirect(wire::Link& from, wire::CallQueue& calls, const std
       done = move_locked();
     wire::CallQueue onward;
     while (detail::Call* call = calls.pop()) {
-      call->moved = false;
+      call->refusal = detail::Call::Refusal::none;
       call->replies = wire::commands_of_request({call->request, call->request_size});
       if (!call->resent)
         call->first_written = {};  // it had no effect where it was

@@ -55,8 +55,8 @@ class FollowingLine final : public MapWatcher,
   void link_live(std::int64_t connection_id) override;
   void link_lost(const Error&) override;
   void link_push(const resp::View&) override {}
-  [[nodiscard]] bool moved(const wire::Link& from, std::string_view error_text,
-                           std::vector<wire::SlotMove>& moves) override;
+  [[nodiscard]] detail::Call::Refusal refusal(const wire::Link& from, std::string_view error_text,
+                                              std::vector<wire::SlotMove>& moves) override;
   void redirect(wire::Link& from, wire::CallQueue& calls, const std::vector<wire::SlotMove>& moves) override;
 
  private:

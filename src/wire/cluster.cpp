@@ -30,6 +30,13 @@ constexpr milliseconds kLongestHold{1000};
 constexpr std::uint8_t kQuickRedirects = 3;
 constexpr milliseconds kRedirectPause{20};
 constexpr std::uint8_t kMostRedirects = 250;
+/// Before a call whose keys are divided is tried again; doubled each time.
+constexpr milliseconds kFirstPause{5};
+constexpr milliseconds kLongestPause{50};
+/// A node that serves no slot yet is kept connected for so long after a call went there behind ASKING.
+constexpr std::chrono::seconds kAskedLately{10};
+
+using Refusal = detail::Call::Refusal;
 
 }  // namespace
 
@@ -322,38 +329,77 @@ void Cluster::close(const Error& why) {
 
 // Redirection.
 
-bool Cluster::moved(const Link& from, std::string_view error_text, std::vector<SlotMove>& moves) {
+Refusal Cluster::refusal(const Link& from, std::string_view error_text, std::vector<SlotMove>& moves) {
   if (error_text.starts_with("CLUSTERDOWN"))
     want_refresh();
+  if (error_text.starts_with("TRYAGAIN"))
+    return Refusal::try_again;
   std::optional<SlotMove> move = parse_moved(error_text, from.endpoint());
   if (!move)
-    return false;
+    move = parse_ask(error_text, from.endpoint());
+  if (!move)
+    return Refusal::none;
+  const Refusal how = move->ask ? Refusal::ask : Refusal::moved;
   // Usually a whole pipeline on one slot.
-  if (moves.empty() || moves.back().slot != move->slot || moves.back().to != move->to)
+  if (moves.empty() || moves.back().slot != move->slot || moves.back().ask != move->ask || moves.back().to != move->to)
     moves.push_back(*std::move(move));
-  return true;
+  return how;
 }
 
 void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& moves) {
   CallQueue given_up;
+  CallQueue divided;
   CallQueue closed;
+  bool changed = false;
   {
     const Lock lock(mutex_);
+    std::map<std::uint32_t, Node*> asked;
     if (closed_) {
       closed.swap(calls);
     } else {
       std::vector<std::pair<std::uint32_t, Node*>> changes;
-      for (const SlotMove& move : moves)
-        changes.emplace_back(move.slot, &node_at(move.to));
+      for (const SlotMove& move : moves) {
+        if (move.ask) {
+          asked[move.slot] = &node_at(move.to);
+        } else {
+          changes.emplace_back(move.slot, &node_at(move.to));
+        }
+      }
+      changed = !changes.empty();
       change_hands(changes);
     }
     const TimePoint now = detail::Clock::now();
     std::map<Node*, CallQueue> direct;
     while (detail::Call* call = calls.pop()) {
-      call->moved = false;
+      Refusal how = std::exchange(call->refusal, Refusal::none);
+      call->asking = false;
       call->replies = commands_of_request({call->request, call->request_size});
       if (!call->resent)
         call->first_written = TimePoint{};  // it had no effect where it was
+      if (how == Refusal::ask) {
+        const auto at = asked.find(call->slot);
+        if (at != asked.end() && at->second != node_of(call->slot)) {
+          counters_.redirects.fetch_add(1, std::memory_order_relaxed);
+          call->asking = true;
+          at->second->asked = now;
+          direct[at->second].push(call);
+          continue;
+        }
+        how = at != asked.end() ? Refusal::moved : Refusal::try_again;  // meanwhile the slot is there as a whole
+      }
+      if (how == Refusal::try_again) {
+        const milliseconds pause = std::min(kFirstPause * (1 << call->pauses), kLongestPause);
+        if (now + pause >= call->deadline) {
+          divided.push(call);
+          continue;
+        }
+        if (kFirstPause * (1 << call->pauses) < kLongestPause)
+          ++call->pauses;
+        if (!held_.contains(call->slot))
+          held_[call->slot].until = now + pause;
+        held_[call->slot].moved.push(call);
+        continue;
+      }
       if (++call->redirects > kMostRedirects) {
         given_up.push(call);
         continue;
@@ -376,8 +422,11 @@ void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& mov
     end(call, close_error_);
   while (detail::Call* call = given_up.pop())
     end(call, Error(Errc::moved, "the nodes do not agree who serves its slot", Repeat::safe));
+  while (detail::Call* call = divided.pop())
+    end(call, Error(Errc::moved, "TRYAGAIN: its slot is on its way, and its keys are on two nodes", Repeat::safe));
   keep_watch();
-  want_refresh();
+  if (changed)
+    want_refresh();
 }
 
 /// Slots get new owners; `let_go` is due afterwards. Wants mutex_.
@@ -395,8 +444,9 @@ void Cluster::change_hands(const std::vector<std::pair<std::uint32_t, Node*>>& c
     Link::Slots pending;
     before->link->add_pending_slots(pending);
     for (const std::uint32_t slot : slots) {
-      if (pending.test(slot) && !held_.contains(slot)) {
-        Held& held = held_[slot];
+      if (!pending.test(slot))
+        continue;
+      if (Held& held = held_[slot]; held.from == nullptr) {
         held.from = before;
         held.until = now + kLongestHold;
       }
@@ -422,8 +472,10 @@ void Cluster::let_go() {
             return found != held_.end() && found->second.from == from && slots_[call.slot] != from;
           },
           waiting);
-      while (detail::Call* call = waiting.pop())
+      while (detail::Call* call = waiting.pop()) {
+        call->asking = false;
         held_[call->slot].moved.push(call);
+      }
     }
     link.add_pending_slots(pending[from]);
   }
@@ -592,9 +644,10 @@ void Cluster::apply(const Ranges& ranges) {
         changes.emplace_back(slot, owners[slot]);
     }
     change_hands(changes);
+    const TimePoint now = detail::Clock::now();
     for (const auto& node : nodes_) {
       const auto& link = node->link;
-      if (node->serves || !link || link->pending() > 0 ||
+      if (node->serves || !link || link->pending() > 0 || now < node->asked + kAskedLately ||
           std::ranges::any_of(held_, [&](const auto& held) { return held.second.from == node.get(); }))
         continue;
       link->close(Error(Errc::disconnected, node->endpoint.to_string() + " serves no slots any more", Repeat::safe));

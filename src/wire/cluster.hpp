@@ -7,6 +7,10 @@
 // Order: calls of one slot are carried out as they were started, as long as nothing is lost. When a slot changes hands
 // while calls on it await the old node's answer (which will be MOVED), later ones are held back until those have gone
 // before them, for a bounded time.
+//
+// While a slot is on its way, the node that has it answers ASK for keys that have gone: such a call goes to the other node
+// behind ASKING, and the map stays as it is. A call whose keys are divided between the two (TRYAGAIN) is tried again after a
+// pause, before the later ones of its slot, until its deadline; what was in flight behind it then overtakes it.
 #pragma once
 
 #include <array>
@@ -59,7 +63,8 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   [[nodiscard]] bool live() const override;
   void close(const Error& why) override;
 
-  [[nodiscard]] bool moved(const Link& from, std::string_view error_text, std::vector<SlotMove>& moves) override;
+  [[nodiscard]] detail::Call::Refusal refusal(const Link& from, std::string_view error_text,
+                                              std::vector<SlotMove>& moves) override;
   void redirect(Link& from, CallQueue& calls, const std::vector<SlotMove>& moves) override;
 
   /// Asks for the map soon. From any thread.
@@ -86,6 +91,7 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
     const Endpoint endpoint;
     std::shared_ptr<Link> link;  // opened on first use
     bool serves = false;         // by the newest map
+    TimePoint asked{};           // when a call last went there behind ASKING
   };
   /// Calls on a slot that wait for earlier ones to come back from the node that had it.
   struct Held {

@@ -87,8 +87,9 @@ class Repairer {
 /// reads.
 class Redirector {
  public:
-  /// Whether this error reply sends its call elsewhere; `moves` learns where to.
-  [[nodiscard]] virtual bool moved(const Link& from, std::string_view error_text, std::vector<SlotMove>& moves) = 0;
+  /// Whether this error reply sends its call elsewhere, or back later; `moves` learns where to.
+  [[nodiscard]] virtual detail::Call::Refusal refusal(const Link& from, std::string_view error_text,
+                                                      std::vector<SlotMove>& moves) = 0;
   /// What `from` refused so, in order, with its references.
   virtual void redirect(Link& from, CallQueue& calls, const std::vector<SlotMove>& moves) = 0;
 
@@ -194,6 +195,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
     std::vector<SlotMove> moves;
   };
   void dispatch(detail::Call* call, const resp::View& reply, bool is_last, Again& again);
+  [[nodiscard]] bool refused(detail::Call* call, const resp::View& reply, bool is_last, Again& again);
   void repair(CallQueue& refused);
   void take_boot_reply(const resp::View& reply);
   void protocol_error(const std::string& why);

@@ -4,6 +4,7 @@
 #include "result/futex.hpp"
 #include "wire/link.hpp"
 #include "wire/request.hpp"
+#include "wire/request_keys.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -18,6 +19,15 @@ constexpr std::size_t kAnswersAWake = 16;
 [[nodiscard]] bool is_message(const resp::View& frame) {
   const auto kind = frame.at(0).as_text();
   return kind && (*kind == "message" || *kind == "pmessage" || *kind == "smessage");
+}
+
+using Refusal = detail::Call::Refusal;
+
+/// What two commands of one request were told.
+[[nodiscard]] Refusal of_both(Refusal one, Refusal other) noexcept {
+  if (one == Refusal::none || one == other)
+    return other;
+  return one == Refusal::moved || other == Refusal::moved ? Refusal::moved : Refusal::try_again;
 }
 
 }  // namespace
@@ -107,18 +117,12 @@ bool Link::process_input() {
 }
 
 void Link::dispatch(detail::Call* call, const resp::View& reply, bool is_last, Again& again) {
-  if (redirector_ != nullptr && reply.is_error() && !call->settled()) {
-    // A command that was refused within MULTI makes EXEC refuse all of them: the whole request goes elsewhere.
-    if (redirector_->moved(*this, reply.error_text(), again.moves)) {
-      call->moved = true;
-      if (!is_last)
-        return;
-    }
-    if (is_last && call->moved) {
-      again.moved.push(call);
-      return;
-    }
+  if (call->awaits_asking) {  // the answer to ASKING: when that was refused, so is what stands behind it
+    call->awaits_asking = false;
+    return;
   }
+  if (redirector_ != nullptr && refused(call, reply, is_last, again))
+    return;
   if (!is_last) {
     call->part(reply);
     return;
@@ -134,6 +138,53 @@ void Link::dispatch(detail::Call* call, const resp::View& reply, bool is_last, A
   if (call->win())
     call->accept(reply);
   call->release();
+}
+
+/// Whether this reply says that the call has to go elsewhere, or to come back later; it then goes no further.
+bool Link::refused(detail::Call* call, const resp::View& reply, bool is_last, Again& again) {
+  if (is_last && !reply.is_error() && call->refused_commands == 0)
+    return false;
+  const std::string_view request(call->request, call->request_size);
+  const bool transaction = is_transaction(request);
+  if (!is_last && call->asking && !transaction)
+    call->awaits_asking = true;
+  if (call->settled())
+    return false;
+  const Refusal how = reply.is_error() ? redirector_->refusal(*this, reply.error_text(), again.moves) : Refusal::none;
+  if (transaction) {
+    if (how != Refusal::none) {
+      call->refusal = is_last ? how : of_both(call->refusal, how);
+    } else if (!is_last && reply.as_text() != "OK") {
+      ++call->answered_commands;
+    }
+    if (!is_last || call->refusal == Refusal::none)
+      return how != Refusal::none;
+    // EXEC has refused all of it, because a command was. Whatever was queued has its keys here still.
+    if (how == Refusal::none && call->refusal == Refusal::ask && call->answered_commands > 0)
+      call->refusal = Refusal::try_again;
+    again.moved.push(call);
+    return true;
+  }
+  if (how == Refusal::none) {
+    // Of several commands one in the middle was refused: that stays as it is, or answers would change places.
+    for (; call->refused_commands > 0; --call->refused_commands, ++call->answered_commands)
+      call->part(resp::View("-TRYAGAIN the keys of one request are on two nodes\r\n"));
+    call->answered_commands += is_last ? 0 : 1;
+    return false;
+  }
+  call->refusal = call->refused_commands == 0 ? how : of_both(call->refusal, how);
+  ++call->refused_commands;
+  if (!is_last)
+    return true;
+  if (call->answered_commands > 0) {
+    // What was carried out stays behind. A lost connection cannot be told from the answers any more.
+    const std::string_view rest = request_behind(request, call->answered_commands);
+    call->request = rest.data();
+    call->request_size = static_cast<std::uint32_t>(rest.size());
+    call->repeat = Repeat::unsafe;
+  }
+  again.moved.push(call);
+  return true;
 }
 
 void Link::repair(CallQueue& refused) {

@@ -6,6 +6,28 @@
 namespace echomq {
 inline namespace v1 {
 namespace wire {
+namespace {
+
+/// ASKING holds for the next command alone, or for a transaction: it goes before each, and has a reply of its own.
+void append_behind_asking(std::string& out, detail::Call& call) {
+  constexpr std::string_view kAsking = "*1\r\n$6\r\nASKING\r\n";
+  const std::string_view request(call.request, call.request_size);
+  const std::uint32_t commands = commands_of_request(request);
+  call.awaits_asking = true;
+  if (is_transaction(request)) {
+    out.append(kAsking).append(request);
+    call.replies = commands + 1;
+    return;
+  }
+  for (std::string_view rest = request; !rest.empty();) {
+    const std::string_view behind = request_behind(rest, 1);
+    out.append(kAsking).append(rest.substr(0, rest.size() - behind.size()));
+    rest = behind;
+  }
+  call.replies = 2 * commands;
+}
+
+}  // namespace
 
 void Pipeline::enqueue(detail::Call* call) noexcept {
   pending_bytes_ += call->request_size;
@@ -34,8 +56,15 @@ std::size_t Pipeline::gather(std::string& out, std::size_t limit, TimePoint now,
     call->stream_offset = gathered_;
     if (call->first_written == TimePoint{})
       call->first_written = now;
-    out.append(call->request, call->request_size);
-    gathered_ += call->request_size;
+    call->answered_commands = call->refused_commands = 0;
+    call->refusal = detail::Call::Refusal::none;
+    const std::size_t before = out.size();
+    if (call->asking) {
+      append_behind_asking(out, *call);
+    } else {
+      out.append(call->request, call->request_size);
+    }
+    gathered_ += out.size() - before;
     in_flight_.push(call);
     ++count;
   }

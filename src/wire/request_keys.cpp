@@ -187,6 +187,7 @@ class Reader {
     at_ += size + 2;
     return text;
   }
+  [[nodiscard]] std::string_view rest() const noexcept { return {at_, end_}; }
 
  private:
   [[nodiscard]] std::size_t number() noexcept {
@@ -302,6 +303,17 @@ std::uint32_t commands_of_request(std::string_view request) noexcept {
   }
   return commands;
 }
+
+std::string_view request_behind(std::string_view request, std::uint32_t commands) noexcept {
+  Reader reader(request);
+  for (; commands > 0 && !reader.done(); --commands) {
+    for (std::size_t left = reader.command(); left > 0; --left)
+      (void)reader.part();
+  }
+  return reader.rest();
+}
+
+bool is_transaction(std::string_view request) noexcept { return request.starts_with("*1\r\n$5\r\nMULTI\r\n"); }
 
 }  // namespace wire
 }  // namespace v1

@@ -20,6 +20,12 @@ namespace wire {
 /// How many commands, so replies, a request has.
 [[nodiscard]] std::uint32_t commands_of_request(std::string_view request) noexcept;
 
+/// What of a request stands behind its first `commands`.
+[[nodiscard]] std::string_view request_behind(std::string_view request, std::uint32_t commands) noexcept;
+
+/// Whether it is a MULTI ... EXEC.
+[[nodiscard]] bool is_transaction(std::string_view request) noexcept;
+
 }  // namespace wire
 }  // namespace v1
 }  // namespace echomq

@@ -39,13 +39,11 @@ template <typename Number>
   return std::optional<Endpoint>(std::move(endpoint));
 }
 
-}  // namespace
-
-std::optional<SlotMove> parse_moved(std::string_view text, const Endpoint& from) {
-  constexpr std::string_view kMoved = "MOVED ";
-  if (!text.starts_with(kMoved))
+/// `<word><slot> <host>:<port>`.
+[[nodiscard]] std::optional<SlotMove> parse_move(std::string_view word, std::string_view text, const Endpoint& from) {
+  if (!text.starts_with(word))
     return std::nullopt;
-  text.remove_prefix(kMoved.size());
+  text.remove_prefix(word.size());
   const std::size_t blank = text.find(' ');
   const std::size_t colon = text.rfind(':');
   if (blank == std::string_view::npos || colon == std::string_view::npos || colon < blank)
@@ -56,6 +54,19 @@ std::optional<SlotMove> parse_moved(std::string_view text, const Endpoint& from)
     return std::nullopt;
   const std::string_view host = text.substr(blank + 1, colon - blank - 1);
   move.to.host = host.empty() || host == "?" ? from.host : std::string(host);
+  return move;
+}
+
+}  // namespace
+
+std::optional<SlotMove> parse_moved(std::string_view text, const Endpoint& from) {
+  return parse_move("MOVED ", text, from);
+}
+
+std::optional<SlotMove> parse_ask(std::string_view text, const Endpoint& from) {
+  std::optional<SlotMove> move = parse_move("ASK ", text, from);
+  if (move)
+    move->ask = true;
   return move;
 }
 

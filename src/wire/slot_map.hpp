@@ -14,10 +14,11 @@ namespace echomq {
 inline namespace v1 {
 namespace wire {
 
-/// "Slot so-and-so is served there."
+/// "Slot so-and-so is served there", or, with `ask`, "what is not here any more of that slot is there".
 struct SlotMove {
   std::uint32_t slot = 0;
   Endpoint to;
+  bool ask = false;
 };
 
 /// A range of slots, both ends included, and its primary.
@@ -30,6 +31,8 @@ struct SlotRange {
 /// Reads `MOVED <slot> <host>:<port>`; nothing for any other text. A node that does not know its own host leaves it
 /// empty: it is then that of `from`, who said it.
 [[nodiscard]] std::optional<SlotMove> parse_moved(std::string_view error_text, const Endpoint& from);
+/// The same of `ASK <slot> <host>:<port>`.
+[[nodiscard]] std::optional<SlotMove> parse_ask(std::string_view error_text, const Endpoint& from);
 
 /// Reads the answer of CLUSTER SLOTS. Ranges whose primary has no known address are left out.
 /// Errors: protocol_error; the server's, among them `boot_refused` for one that is not part of a cluster.

@@ -240,6 +240,91 @@ TEST_F(BusCluster, ATailFollowsASlotThatMovesWhileItIsWritten) {
   EXPECT_EQ(tail->stats().gaps, 0U);
 }
 
+// While the keys are at the other node and the slot is not: appends stand, and are read, at their first try.
+TEST_F(BusCluster, RecordsAreAppendedAndReadWhileTheSlotIsOnItsWay) {
+  start_cluster();
+  Sink handled;
+  append("first");
+  GroupConsumer consumer = consume(handled, "c");
+  std::mutex mutex;
+  std::set<std::string> heard;
+  auto tail = Tail::start(stream(), [&](const TailMessage& message) {
+    const std::lock_guard lock(mutex);
+    heard.insert(*message.record.find("k"));
+  });
+  ASSERT_TRUE(tail) << tail.error().message();
+  const auto hears = [&](const std::string& value) {
+    const std::lock_guard lock(mutex);
+    return heard.contains(value);
+  };
+  ASSERT_TRUE(eventually([&] { return handled.has("first") && blocked_on(owner_) == 2; }));
+  migrate((owner_ + 1) % cluster_->size(), [&] {
+    for (int i = 0; i < 20; ++i) {
+      const std::string value = "on its way " + std::to_string(i);
+      const Field field{"k", value};
+      const auto appended = stream().append({&field, 1}).get();
+      ASSERT_TRUE(appended) << appended.error().message();
+      EXPECT_TRUE(eventually([&] { return handled.has(value); }, 3s)) << value;
+      EXPECT_TRUE(eventually([&] { return hears(value); }, 3s)) << value;
+    }
+  });
+  append("last");
+  EXPECT_TRUE(eventually([&] { return handled.has("last") && hears("last"); }, 3s));
+  for (const auto& [value, times] : handled.times())
+    EXPECT_EQ(times, 1) << value;
+  EXPECT_EQ(consumer.stats().groups_made, 1U);
+  EXPECT_EQ(tail->stats().gaps, 0U);
+}
+
+// Appends that are under way when their stream goes, and when its slot goes: all stand, once, in their order, at their first try.
+TEST_F(BusCluster, AppendsFollowTheirStreamInOrder) {
+  start_cluster();
+  append("first");
+  std::vector<std::string> values;
+  std::vector<Reply<EventId>> receipts;
+  std::atomic<bool> stop{false};
+  std::thread appender([&] {
+    const Stream to = stream();
+    while (!stop && values.size() < 200'000) {
+      values.push_back(std::to_string(values.size()));
+      const Field field{"k", values.back()};
+      receipts.push_back(to.append({&field, 1}));
+      if (values.size() % 100 == 0)
+        std::this_thread::sleep_for(1ms);
+    }
+  });
+  for (int round = 0; round < 6; ++round) {
+    std::this_thread::sleep_for(30ms);
+    migrate((owner_ + 1) % cluster_->size(), [] { std::this_thread::sleep_for(30ms); });
+  }
+  stop = true;
+  appender.join();
+  std::vector<std::string> ids;
+  std::size_t refused = 0;
+  for (Reply<EventId>& receipt : receipts) {
+    const auto id = receipt.get();
+    if (!id && ++refused <= 3)
+      ADD_FAILURE() << id.error().message() << " of " << ids.size();
+    ids.emplace_back(id ? id->text() : std::string_view("refused"));
+  }
+  ASSERT_EQ(refused, 0U);
+  std::vector<Record> records;
+  for (auto page = stream().read("-", "+", {.count = 10'000}).get();;
+       page = stream().read(page->rest->first, page->rest->second, {.count = 10'000}).get()) {
+    ASSERT_TRUE(page) << page.error().message();
+    std::move(page->records.begin(), page->records.end(), std::back_inserter(records));
+    if (!page->rest)
+      break;
+  }
+  ASSERT_EQ(records.size(), ids.size() + 1);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_EQ(records[i + 1].id->text(), ids[i]);
+    ASSERT_EQ(*records[i + 1].find("k"), values[i]);
+  }
+  std::printf("%zu records, %llu calls redirected\n", ids.size(),
+              static_cast<unsigned long long>(client_->stats().redirects));
+}
+
 // A promoted replica on request: nothing is lost. Then one that takes the place of a node that was killed.
 TEST_F(BusCluster, AConsumerAndATailGoOnAfterAFailover) {
   start_cluster({.nodes = 3, .replicas = 1});

@@ -97,6 +97,42 @@ TEST_F(PipelineTest, ACallSentAgainWaitsForAllOfItsRepliesAgain) {
   call->release();
 }
 
+TEST_F(PipelineTest, AskingGoesBeforeEachCommandAndOnceBeforeATransaction) {
+  constexpr std::string_view kAsking = "*1\r\n$6\r\nASKING\r\n", kGet = "*1\r\n$3\r\nGET\r\n",
+                             kMulti = "*1\r\n$5\r\nMULTI\r\n";
+  static const std::string two = std::string(kGet) + std::string(kGet), block = std::string(kMulti) + two;
+  const auto ask = [&](const std::string& request) {
+    detail::Call* call = add("X");
+    call->request = request.data();
+    call->request_size = static_cast<std::uint32_t>(request.size());
+    call->asking = true;
+    return call;
+  };
+  const std::string asking(kAsking), get(kGet);
+  detail::Call* several = ask(two);
+  EXPECT_EQ(gather(), asking + get + asking + get);
+  EXPECT_EQ(several->replies, 4U);
+  EXPECT_TRUE(several->awaits_asking);
+  // Cut off before the second ASKING: all of it is written again.
+  several->repeat = Repeat::safe;
+  several->awaits_asking = false;
+  wire::CallQueue lost;
+  EXPECT_EQ(pipeline.connection_lost(asking.size() + get.size(), detail::Clock::now(), 1s, lost), 1U);
+  EXPECT_EQ(gather(), asking + get + asking + get);
+  EXPECT_EQ(several->replies, 4U);
+  EXPECT_TRUE(several->awaits_asking);
+  bool last = false;
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(pipeline.next_in_flight(last), several);
+  EXPECT_TRUE(last);
+  several->release();
+  detail::Call* transaction = ask(block);
+  detail::Call* behind = add("GET");
+  EXPECT_EQ(gather(), asking + block + get);
+  EXPECT_EQ(transaction->replies, 4U);
+  EXPECT_EQ(behind->stream_offset, 2 * asking.size() + 2 * get.size() + asking.size() + block.size());
+}
+
 // A lost connection at every byte: what had no byte written waits again, what had one is repeated only if that is safe.
 TEST_F(PipelineTest, LossAtEveryByte) {
   for (std::uint64_t sent = 0; sent <= 33; ++sent) {

@@ -95,6 +95,12 @@ TEST(RequestKeys, LooksAtEveryCommandOfATransaction) {
   const std::string one = encoded({{"MULTI"}, {"SET", "{a}1", "x"}, {"GET", "{a}2"}, {"EXEC"}});
   EXPECT_EQ(wire::slot_of_request(one).value(), keyspace::slot("a"));
   EXPECT_EQ(wire::commands_of_request(one), 4U);
+  EXPECT_TRUE(wire::is_transaction(one));
+  EXPECT_EQ(wire::request_behind(one, 0), one);
+  EXPECT_EQ(wire::request_behind(one, 1), encoded({{"SET", "{a}1", "x"}, {"GET", "{a}2"}, {"EXEC"}}));
+  EXPECT_EQ(wire::request_behind(one, 3), encoded({{"EXEC"}}));
+  EXPECT_EQ(wire::request_behind(one, 4), "");
+  EXPECT_FALSE(wire::is_transaction(encoded({{"MULTIPLE"}, {"EXEC"}})));
   const auto two = wire::slot_of_request(encoded({{"MULTI"}, {"SET", "{a}1", "x"}, {"GET", "{b}2"}, {"EXEC"}}));
   ASSERT_FALSE(two);
   EXPECT_TRUE(two.error().is(Errc::cross_slot));
@@ -112,6 +118,18 @@ TEST(SlotMap, ReadsMoved) {
   for (const char* text : {"ASK 1 h:1", "MOVED", "MOVED 1", "MOVED 16384 h:1", "MOVED x h:1", "MOVED 1 h",
                            "MOVED 1 h:", "MOVED 1 h:0", "MOVED 1 h:65536", "MOVED 1 h:1x", ""})
     EXPECT_FALSE(wire::parse_moved(text, from)) << text;
+}
+
+TEST(SlotMap, ReadsAsk) {
+  const wire::Endpoint from{"10.0.0.7", 7000, ""};
+  const auto ask = wire::parse_ask("ASK 3999 127.0.0.1:6381", from);
+  ASSERT_TRUE(ask);
+  EXPECT_EQ(ask->slot, 3999U);
+  EXPECT_TRUE(ask->ask);
+  EXPECT_EQ(ask->to.to_string(), "valkey://127.0.0.1:6381");
+  EXPECT_FALSE(wire::parse_moved("MOVED 3999 127.0.0.1:6381", from)->ask);
+  for (const char* text : {"MOVED 1 h:1", "ASK", "ASK 1", "ASK 16384 h:1", "ASK 1 h", ""})
+    EXPECT_FALSE(wire::parse_ask(text, from)) << text;
 }
 
 TEST(SlotMap, ReadsClusterSlots) {

@@ -115,8 +115,20 @@ class Call {
   bool internal = false;           ///< the wire's own (PING, SCRIPT LOAD): not counted
   std::uint8_t script_loads = 0;   ///< how often NOSCRIPT was repaired for it
   std::uint8_t redirects = 0;      ///< how often another node was said to serve its slot
-  bool moved = false;              ///< one of its commands was refused because of that
-  std::uint32_t replies = 1;       ///< replies still awaited; all but the last go to `part`
+  /// What a node of a cluster has said about its commands instead of carrying them out.
+  enum class Refusal : std::uint8_t {
+    none,
+    moved,      ///< another node serves the slot
+    ask,        ///< the slot is on its way, and the keys have gone: this once, behind ASKING
+    try_again,  ///< of its keys some have gone and some have not
+  };
+  Refusal refusal = Refusal::none;
+  std::uint8_t pauses = 0;              ///< how often `try_again` was said
+  bool asking = false;                  ///< goes out behind ASKING
+  bool awaits_asking = false;           ///< the next reply is that of ASKING
+  std::uint32_t answered_commands = 0;  ///< of several commands those that are answered, since it was last written
+  std::uint32_t refused_commands = 0;   ///< behind these those that were refused
+  std::uint32_t replies = 1;            ///< replies still awaited; all but the last go to `part`
 
  protected:
   Call() = default;
