@@ -175,6 +175,7 @@ void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
   for (const FlightPointer& flight : flights) {
     ++flight->reads;
     flight->drops_read = at;
+    flight->asked = now();
     const auto key = keys_.row(flight->id);
     // PTTL first: when the row is replaced in between, the newer value gets the older row's rest, never the reverse.
     writer.begin(2).part(std::string_view("PTTL")).part(key.view());
@@ -365,6 +366,7 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
     return land(flight, {std::unexpected<Error>(*std::move(flight->not_minted))});
   }
   counters_.fills.fetch_add(1, std::memory_order_relaxed);
+  flight->asked = now();  // to write it
   bool overtaken = false;
   {
     const std::uint64_t value = flight->id.value();
@@ -572,15 +574,17 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     // What is known now ends what was known then, also where it is not kept.
     if (outcome.answer && options_.serve_stale != ServeStale::never && !shard.l1.version_of(id, now(), generation))
       shard.l1.erase(id, now());
-    if (!superseded && outcome.life > kClockLag && serving() && (found || outcome.told_absent)) {
-      const Ticks at = now();
+    const Ticks at = now();
+    // What L2 has is no younger here than there.
+    const Ticks expires = (found && rest > 0 ? flight->asked : at) + outcome.life;
+    if (!superseded && outcome.life > 0 && expires > at + kClockLag && serving() && (found || outcome.told_absent)) {
       const auto held = shard.l1.version_of(id, at, generation);
       NewRow row{.id = id,
                  .version = version,
                  .value = found ? std::string_view(*outcome.answer->value) : std::string_view(),
                  .absent = !found,
                  .now = at,
-                 .expires = at + outcome.life - kClockLag,
+                 .expires = expires - kClockLag,
                  .generation = generation};
       if ((!held || *held <= version.value()) && !shard.l1.put(row))
         counters_.too_large.fetch_add(1, std::memory_order_relaxed);

@@ -108,6 +108,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::chrono::milliseconds ttl{0};   // of the row that is loaded
     std::optional<std::int64_t> drops;  // of tags, when L2 was read
     std::chrono::steady_clock::time_point drops_read;
+    Ticks asked = 0;  // when L2 was asked last: the row's time there is counted from then on, or later
     int reads = 0;
     bool corrupt = false;   // L2 holds bytes that are no frame
     bool outdated = false;  // L2 holds less than was heard of
@@ -270,6 +271,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     BrandedId version;
     std::string value;
     std::chrono::milliseconds ttl{0};
+    Ticks began = 0;
     std::uint32_t generation = 0;
     std::uint64_t evictions = 0;
   };
@@ -290,6 +292,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
                          std::chrono::milliseconds deadline, ReadBy reader, End end);
   void fill_tagged(const FlightPointer& flight, Loaded<std::string> found);
   void drop_some(const std::shared_ptr<TagDrop>& drop);
+  void mark_flights();
   void some_dropped(const std::shared_ptr<TagDrop>& drop, Result<std::vector<Value>> answers);
 
   const std::shared_ptr<client::Core> core_;

@@ -146,6 +146,15 @@ void Table::drop_some(const std::shared_ptr<TagDrop>& drop) {
     call->source->leave_to_library();
 }
 
+/// Who asks from now on is given nothing that was read before: a load under way may be of the tag, though no row was.
+void Table::mark_flights() {
+  for (const auto& shard : shards_) {
+    const std::lock_guard lock(shard->mutex);
+    for (auto& [unused, watch] : shard->watches)
+      mark_early(watch);
+  }
+}
+
 void Table::some_dropped(const std::shared_ptr<TagDrop>& drop, Result<std::vector<Value>> answers) {
   const auto settle = [&](Result<std::uint64_t> outcome) {
     drop->call->settle(std::move(outcome));
@@ -176,6 +185,7 @@ void Table::some_dropped(const std::shared_ptr<TagDrop>& drop, Result<std::vecto
   drop->dropped += static_cast<std::uint64_t>(told[2].as_integer().value_or(0));
   if (told[0].as_integer() != 0 || drop->to_set_apart)
     return drop_some(drop);
+  mark_flights();
   settle(drop->dropped);
 }
 

@@ -92,6 +92,7 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
     const std::lock_guard lock(shard.mutex);
     Watch& watch = shard.watches[key];
     ++watch.users;
+    writing.began = now();
     writing.generation = generation_.load(std::memory_order_seq_cst);
     writing.evictions = watch.evictions;
     if (const auto held = shard.l1.version_of(key, now(), writing.generation))
@@ -150,12 +151,14 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   const auto held = shard.l1.version_of(id, at, generation);
   const bool sound = stored && watch.evictions == writing.evictions && floor <= version &&
                      writing.generation == generation && serving();
-  if (sound && (!held || *held <= version)) {
+  // As in L2, whose time may have begun as soon as this was sent: what is over there has no tag to be dropped by.
+  const Ticks expires = writing.began + shortened(writing.ttl);
+  if (sound && expires > at && (!held || *held <= version)) {
     const NewRow row{.id = id,
                      .version = writing.version,
                      .value = writing.value,
                      .now = at,
-                     .expires = at + shortened(writing.ttl),
+                     .expires = expires,
                      .generation = generation};
     if (!shard.l1.put(row))
       counters_.too_large.fetch_add(1, std::memory_order_relaxed);

@@ -186,10 +186,10 @@ class CacheNamedLoads : public ::testing::Test {
                         {.version = BrandedId::encode("EVT", number).value(), .tags = std::move(tags)});
     }
     /// The oldest load ends.
-    void loaded(std::uint64_t number, const char* value) {
+    void loaded(std::uint64_t number, const char* value, std::vector<std::string> tags = {}) {
       const LoadDone done = std::move(loads.front());
       loads.pop_front();
-      done(std::optional(Loaded<std::string>{value, BrandedId::encode("EVT", number).value()}));
+      done(std::optional(Loaded<std::string>{value, BrandedId::encode("EVT", number).value(), std::move(tags)}));
     }
 
     CacheConnection main;
@@ -275,6 +275,72 @@ TEST_F(CacheNamedLoads, WhatAPutUnderADroppedTagWouldHaveReplacedIsNotGiven) {
   one.loaded(2, "tagged");
   one.come_to_rest();
   EXPECT_EQ(reader.answered.value().value().value, "tagged");
+}
+
+// A load was under way when its tag was dropped, and no row stood under the tag: who asked when the drop had ended joined the load, and
+// was given what it had read before.
+TEST_F(CacheNamedLoads, WhoAsksAfterADropIsNotGivenWhatWasLoadedBefore) {
+  CacheOptions with = options();
+  with.tags = true;
+  Process one(server, ids, with);
+  Reader before;
+  one.ask(before);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "it has read the source";
+  auto drop = one.table->invalidate_tag("a");
+  one.come_to_rest();
+  ASSERT_TRUE(drop.ready());
+  Reader after;
+  one.ask(after);
+  one.loaded(1, "of before", {"a"});
+  one.come_to_rest();
+  EXPECT_EQ(before.answered.value().value().value, "of before");
+  ASSERT_FALSE(after.answered.has_value());
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked once more";
+  one.loaded(std::uint64_t{1} << 41, "of after", {"a"});
+  one.come_to_rest();
+  EXPECT_EQ(after.answered.value().value().value, "of after");
+}
+
+// A row of a put had its whole time in L1 from when the answer came, and so outlived its row in L2 and its note under the tag: a
+// drop did not find it.
+TEST_F(CacheNamedLoads, ARowIsInL1NoLongerThanInL2HoweverLateTheAnswerIs) {
+  CacheOptions with = options();
+  with.tags = true;
+  Process one(server, ids, with);
+  auto placing = one.put(1, "put", {"a"});
+  one.main.execute();
+  server.time += 50'000;
+  one.come_to_rest();
+  ASSERT_TRUE(placing.ready());
+  CachedBytes row;
+  EXPECT_TRUE(one.table->peek(kBoth[0], row));
+  server.time += 15'000;
+  ASSERT_FALSE(one.table->peek(kBoth[0], row)) << "of a put";
+
+  Reader loading;
+  one.ask(loading);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U);
+  one.loaded(2, "load");
+  one.main.execute();
+  server.time += 50'000;
+  one.come_to_rest();
+  EXPECT_TRUE(one.table->peek(kBoth[0], row));
+  server.time += 15'000;
+  ASSERT_FALSE(one.table->peek(kBoth[0], row)) << "of a load";
+
+  others_put(3, "others'", "60000");
+  Reader reading;
+  one.ask(reading);
+  for (int i = 0; i < 3; ++i)
+    one.main.execute();  // drops, PTTL, GET
+  server.time += 50'000;
+  one.come_to_rest();
+  EXPECT_EQ(reading.answered.value().value().value, "others'");
+  EXPECT_TRUE(one.table->peek(kBoth[0], row));
+  server.time += 15'000;
+  EXPECT_FALSE(one.table->peek(kBoth[0], row)) << "of a read";
 }
 
 // `invalidate` ends the right to load too: a process that has read the source before, and writes after, would else bring the old
