@@ -187,7 +187,11 @@ void Engine::ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged
     dry_ = false;
     if (answer.error().is(Errc::client_closed) || answer.error().is(Errc::forked))
       closed_ = true;
-    log(LogLevel::info, "worker_parking_ended", nullptr, answer.error().message());
+    if (answer.error().is(Errc::outcome_unknown)) {
+      call_failed(answer.error(), "claim behind the BLPOP");  // what it took, if anything, comes back by its lease
+    } else {
+      log(LogLevel::info, "worker_parking_ended", nullptr, answer.error().message());
+    }
     if (!stopping_ && !answer.error().is(Errc::server_error))
       pause_claims(kFirstPause);
     return;

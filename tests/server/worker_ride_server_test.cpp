@@ -155,6 +155,33 @@ TEST_F(WorkerRide, AWorkerThatIsCutOffIsGivenNothingAfterAThirdOfALease) {
   EXPECT_EQ(runs, 1);
 }
 
+// What such a claim took comes back by its lease, and nothing was counted.
+TEST_F(WorkerRide, AClaimWhoseAnswerIsLostIsCounted) {
+  Proxy proxy(server_->url());
+  const Client far = open(proxy.url());
+  std::atomic<int> runs{0};
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        EXPECT_EQ(job.attempt(), 2U);
+        ++runs;
+        return Done();
+      },
+      riding_options());
+  ASSERT_TRUE(eventually([&] { return rides(); }));
+  EXPECT_EQ(worker.stats().errors, 0U);
+  proxy.hold(Direction::to_client);
+  const JobId id = enqueue();
+  ASSERT_TRUE(eventually([&] { return state(id) == JobState::active; }));
+  EXPECT_GE(proxy.cut(), 1U);
+  proxy.heal();
+  EXPECT_TRUE(eventually([&] { return worker.stats().errors == 1; })) << worker.stats().errors;
+  EXPECT_TRUE(eventually([&] { return runs == 1; }, 20s));
+  EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
+  EXPECT_EQ(worker.stats().claimed, 1U) << "the first one never came";
+  EXPECT_EQ(worker.stats().recovered, 1U);
+}
+
 TEST_F(WorkerRide, AJobThatComesWhileItsWorkerStopsIsNotLeftToItsLease) {
   std::minstd_rand random(5);
   int finished = 0;
