@@ -101,7 +101,8 @@ void Engine::run_ended(const JobPtr& job, Outcome outcome) {
   if (held.index == Held::kNowhere || job->withdrawn.load(std::memory_order_acquire)) {
     // Handed back while it ran: the job may be with another worker by now.
     counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
-    tell_settled(job, JobVerdict::refused, "dropped: the job was handed back before its handler ended");
+    if (held.index == Held::kNowhere)  // else the hand-back is on its way, and its answer is told
+      tell_settled(job, JobVerdict::refused, "its lease was lost, and the worker has stopped");
     return;
   }
   held.outcome = std::move(outcome);
@@ -373,7 +374,7 @@ void Engine::drop(const JobPtr& job) {
 }
 
 void Engine::tell_settled(const JobPtr& job, JobVerdict verdict, std::string_view text) {
-  if (observers_)
+  if (observers_ && !std::exchange(job->held.told, true))
     observers_->settled(job, verdict, text);
 }
 

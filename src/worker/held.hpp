@@ -53,6 +53,8 @@ struct Held {
   bool late = false;
   /// Somebody wanted it ended, and that was told.
   bool cancel_told = false;
+  /// What became of it was told to whoever watches: once for each claim.
+  bool told = false;
 
   Outcome outcome;
   /// The handler ended it; otherwise the worker did on its own.
