@@ -87,11 +87,15 @@ class Arguments {
   return take.find_parents ? order : order.substr(0, order.size() - 1);
 }
 
-[[nodiscard]] Result<void> read_verdicts(std::string_view verb, const resp::View& list, std::vector<Settled>& out) {
-  if (!list.is_aggregate())
+[[nodiscard]] Result<void> read_verdicts(std::string_view verb, const resp::View& list, std::size_t count,
+                                         Exchanged& answer) {
+  if (!list.is_aggregate() || list.size() < count)
     return unexpected_reply(verb, list);
-  out.reserve(list.size());
-  for (const resp::View& one : list.elements()) {
+  std::vector<Settled>& out = answer.settled;
+  out.reserve(count);
+  auto elements = list.elements();
+  while (out.size() < count) {
+    const resp::View one = elements.next();
     switch (one.as_integer().value_or(-100)) {
       case 1: out.push_back(Settled::completed); break;
       case 2: out.push_back(Settled::scheduled); break;
@@ -102,6 +106,12 @@ class Arguments {
       case -1: out.push_back(Settled::stale); break;
       default: return unexpected_reply(verb, one);
     }
+  }
+  while (!elements.done()) {
+    const auto parent = JobId::parse(elements.next().as_text().value_or(""));
+    const auto by = elements.done() ? std::nullopt : elements.next().as_integer();
+    if (parent && by && *by >= 1 && static_cast<std::size_t>(*by) <= count)
+      answer.fallen.push_back({*parent, static_cast<std::size_t>(*by) - 1});
   }
   return {};
 }
@@ -180,10 +190,12 @@ constexpr Milliseconds kLongestRun = std::chrono::days{365};
   out.more = *more != 0;
   out.claimed_at = UnixMillis(Milliseconds(*claimed_at));
   out.expired = static_cast<std::uint64_t>(*expired);
-  if (!elements.done()) {
+  for (std::vector<JobId>* ids : {&out.expired_ids, &out.fallen_of_age}) {
+    if (elements.done())
+      break;
     for (const resp::View& one : elements.next().elements()) {
       if (const auto id = JobId::parse(one.as_text().value_or("")))
-        out.expired_ids.push_back(*id);
+        ids->push_back(*id);
     }
   }
   out.jobs.reserve(jobs.size());
@@ -241,9 +253,7 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
                                        [count = settlements.size()](const wire::Answer& answer) -> Result<Exchanged> {
                                          Exchanged out;
                                          out.resent = answer.resent;
-                                         ECHOMQ_CHECK(read_verdicts("settle", answer.view, out.settled));
-                                         if (out.settled.size() != count)
-                                           return unexpected_reply("settle", answer.view);
+                                         ECHOMQ_CHECK(read_verdicts("settle", answer.view, count, out));
                                          return out;
                                        });
   }
@@ -265,10 +275,8 @@ Reply<Exchanged> exchange(const Queue& queue, std::span<const Settlement> settle
                                        auto elements = answer.view.elements();
                                        const resp::View verdicts = elements.next();
                                        const resp::View taken = elements.next();
-                                       ECHOMQ_CHECK(read_verdicts("settle_and_take", verdicts, out.settled));
+                                       ECHOMQ_CHECK(read_verdicts("settle_and_take", verdicts, count, out));
                                        ECHOMQ_CHECK(read_taken("settle_and_take", taken, out));
-                                       if (out.settled.size() != count)
-                                         return unexpected_reply("settle_and_take", answer.view);
                                        return out;
                                      });
 }

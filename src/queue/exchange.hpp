@@ -92,15 +92,23 @@ enum class Gate : std::uint8_t {
   late,         ///< the claim came after its `last_moment`
 };
 
+/// A flow parent of this queue that died of a child.
+struct Fallen {
+  JobId parent;
+  std::size_t by = 0;  ///< the settlement that ended the child
+};
+
 struct Exchanged {
   std::vector<Settled> settled;  ///< one for each settlement
+  std::vector<Fallen> fallen;    ///< of those settlements
   std::vector<TakenJob> jobs;
   Gate gate = Gate::open;  ///< why fewer than asked came, when it is not that there are none
   Milliseconds wait{0};    ///< of `rate`
   /// Jobs that could be claimed right now were left behind (an estimate that may be too high, never zero by mistake).
   bool more = false;
-  std::uint64_t expired = 0;       ///< jobs past their `expires_at` that the claim moved to dead instead
-  std::vector<JobId> expired_ids;  ///< of those, the ones whose id is one
+  std::uint64_t expired = 0;         ///< jobs past their `expires_at` that the claim moved to dead instead
+  std::vector<JobId> expired_ids;    ///< of those, the ones whose id is one
+  std::vector<JobId> fallen_of_age;  ///< flow parents of this queue that died of those
   /// Jobs whose id or lane is none: claimed, given to nobody, and dead once their lease has lapsed often enough.
   std::uint64_t unreadable = 0;
   /// The server's clock when it claimed.

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "queue/flow_record.hpp"
 #include "queue/start.hpp"
+#include "result/try.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -13,8 +13,8 @@ namespace queue {
 using keyspace::Subkey;
 using std::string_view;
 
-OutboxPass::OutboxPass(const keyspace::QueueKeys& own, std::uint32_t batch, std::size_t first_tag)
-    : scripts_(Scripts::get()), outbox_(own.flow_outbox()), batch_(batch), first_tag_(first_tag) {}
+OutboxPass::OutboxPass(const keyspace::QueueKeys& own, std::uint32_t batch, std::size_t first_tag, Deaths deaths)
+    : scripts_(Scripts::get()), outbox_(own.flow_outbox()), batch_(batch), first_tag_(first_tag), deaths_(deaths) {}
 
 bool OutboxPass::go_on(Asker& to) {
   if (error_)
@@ -29,6 +29,15 @@ bool OutboxPass::go_on(Asker& to) {
     } else if (step == Step::bring) {
       for (std::size_t i = 0; i < records_.size(); ++i)
         asked |= bring(to, i);
+    } else if (step == Step::look) {
+      // By itself: a script that the server does not know yet is sent once more, behind whatever was asked with it.
+      for (const std::size_t i : brought_) {
+        const auto record = parse_flow_record(records_[i].as_text().value_or(string_view()));
+        if (!lived_[i] || !record)
+          continue;
+        ask_state(to, i, *record);
+        asked = true;
+      }
     } else {
       for (const std::size_t i : brought_)
         take_out(to, i);
@@ -45,8 +54,14 @@ void OutboxPass::heard(std::size_t tag, Result<Value> answer) {
     } else {
       records_ = answer->take_items();
       outcome_.read = static_cast<std::int64_t>(records_.size());
+      lived_.resize(records_.size());
     }
-  } else if (step_ == Step::take_out) {
+  } else if (step_ == Step::look) {
+    if (tag >= first_tag_ + batch_) {
+      const auto state = answer ? answer->as_text() : std::nullopt;
+      lived_[tag - first_tag_ - batch_] = state && *state != "dead";
+      return;
+    }
     if (answer && answer->as_integer() == 1) {
       ++outcome_.delivered;
       brought_.push_back(tag - first_tag_);
@@ -55,6 +70,10 @@ void OutboxPass::heard(std::size_t tag, Result<Value> answer) {
     ++outcome_.failed;
     if (!outcome_.error && !answer)
       outcome_.error = std::move(answer).error();
+  } else if (step_ == Step::take_out && answer && answer->as_text() == "dead") {
+    const Value& record = records_[tag - first_tag_ - batch_];
+    if (const auto read = parse_flow_record(record.as_text().value_or(string_view())))
+      fallen_.push_back({read->parent_queue, read->parent, std::string(read->text)});
   }
   // A record that was brought but could not be taken out is brought once more later, and counts for nothing then.
 }
@@ -81,10 +100,17 @@ bool OutboxPass::bring(Asker& to, std::size_t index) {
   } else {
     const keyspace::KeyText failed = keys.job_sub(record->parent, Subkey::failed);
     const keyspace::KeyText unsuccessful = keys.job_sub(record->parent, Subkey::unsuccessful);
+    if (deaths_ == Deaths::looked_for && record->policy == "fp")
+      ask_state(to, index, *record);
     to.ask(first_tag_ + index, scripts_.flow_fail_deliver, views(counter, failed, unsuccessful, row),
            views(record->child, record->text, record->policy, keys.base(), record->parent.text()), Repeat::safe);
   }
   return true;
+}
+
+void OutboxPass::ask_state(Asker& to, std::size_t index, const FlowRecord& record) {
+  const keyspace::KeyText row = keys_of(record.parent_queue).job(record.parent);
+  to.ask(first_tag_ + batch_ + index, views(string_view("HGET"), row, string_view("state")), nullptr, Repeat::safe);
 }
 
 /// By value, nearest to the head: somebody else who delivers the same may have taken it out already, and what stands
@@ -101,6 +127,29 @@ const keyspace::QueueKeys& OutboxPass::keys_of(const QueueName& name) {
       return keys;
   }
   return queues_.emplace_back(name);
+}
+
+namespace {
+
+class LookingPass {
+ public:
+  LookingPass(const keyspace::QueueKeys& own, std::uint32_t batch) : pass_(own, batch, 0, Deaths::looked_for) {}
+  [[nodiscard]] bool go_on(Asker& to) { return pass_.go_on(to); }
+  void heard(std::size_t tag, Result<Value> answer) { pass_.heard(tag, std::move(answer)); }
+  [[nodiscard]] Result<Brought> outcome() {
+    ECHOMQ_TRY(Delivered pass, pass_.outcome());
+    return Brought{.pass = std::move(pass), .fallen = pass_.take_fallen()};
+  }
+
+ private:
+  OutboxPass pass_;
+};
+
+}  // namespace
+
+Reply<Brought> bring(const Queue& queue, std::uint32_t batch) {
+  const Queue::State& state = queue.internal();
+  return converse<Brought>(*state.core, std::nullopt, LookingPass(state.keys, batch));
 }
 
 }  // namespace queue

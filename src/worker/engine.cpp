@@ -68,15 +68,6 @@ constexpr Milliseconds kLongest = std::chrono::days{365};
   return std::clamp(wanted, 1U, options.concurrency);
 }
 
-[[nodiscard]] events::PublisherOptions publishing_of(const WorkerOptions& options) {
-  switch (options.events) {
-    case WorkerEvents::nothing: return {.mode = events::Publishing::off};
-    case WorkerEvents::sampled: return {.mode = events::Publishing::sampled, .rate = options.event_rate};
-    case WorkerEvents::settled: break;
-  }
-  return {.mode = events::Publishing::on};
-}
-
 [[nodiscard]] std::string unique_name() {
   std::random_device random;
   const std::uint64_t salt = (std::uint64_t{random()} << 32U) | random();
@@ -100,6 +91,15 @@ class SignalsBlocked {
 };
 
 }  // namespace
+
+events::PublisherOptions Engine::publishing_of(const WorkerOptions& options) {
+  switch (options.events) {
+    case WorkerEvents::nothing: return {.mode = events::Publishing::off};
+    case WorkerEvents::sampled: return {.mode = events::Publishing::sampled, .rate = options.event_rate};
+    case WorkerEvents::settled: break;
+  }
+  return {.mode = events::Publishing::on};
+}
 
 Engine::Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWorkerOptions> batch)
     : options_(std::move(options)),

@@ -30,6 +30,7 @@
 #include "events/publisher.hpp"
 #include "keyspace/keys.hpp"
 #include "queue/exchange.hpp"
+#include "queue/flow_deliver.hpp"
 #include "worker/alarms.hpp"
 #include "worker/blocks.hpp"
 #include "worker/control_core.hpp"
@@ -98,6 +99,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   };
 
   Engine(const Queue& queue, WorkerOptions options, std::optional<BatchWorkerOptions> batch);
+
+  [[nodiscard]] static events::PublisherOptions publishing_of(const WorkerOptions& options);
 
   // Any thread.
   [[nodiscard]] bool forked() const noexcept { return ::getpid() != process_; }
@@ -215,6 +218,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void repeat_settles();
   void finish_job(const JobPtr& job, queue::Settled verdict);
   void announce(const JobState& job, queue::Settled verdict);
+  /// `failed`, then `dead`, of a job that no run of this worker ended.
+  void tell_death(const JobId& id, std::string_view why);
   void tell_expired(const queue::Exchanged& claim);
   void drop(const JobPtr& job);
   void tell_settled(const JobPtr& job, JobVerdict verdict, std::string_view text = {});
@@ -228,6 +233,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void fire();
   void deliver();
   void tell_delivered(const Delivered& pass);
+  void tell_fallen(const std::vector<queue::FallenParent>& parents);
   void next_promote();
 
   // Control thread: stopping (engine_stop.cpp).

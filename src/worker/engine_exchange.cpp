@@ -177,6 +177,8 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, b
     settles[i]->held.maybe_done |= answer->resent;
     settled(settles[i], answer->settled[i]);
   }
+  for (const queue::Fallen& one : answer->fallen)
+    tell_death(one.parent, settles[one.by]->held.outcome.text);
   if (asked > 0) {
     clock_then_ = answer->claimed_at;
     sent_then_ = sent;

@@ -9,6 +9,9 @@
 #include <string>
 #include <utility>
 
+#include "queue/flow_deliver.hpp"
+#include "queue/state.hpp"
+#include "queue/swept.hpp"
 #include "script/registry.hpp"
 #include "worker/engine.hpp"
 
@@ -160,9 +163,15 @@ void Engine::sweep() {
            lose(job, Loss::lapsed, "its lease had lapsed");
          for (const JobId& id : answer->recovered)
            publisher_.add(EventKind::stalled, id);
-         for (const JobId& id : answer->dead) {
-           publisher_.add_failed(id, "stalled", false);
-           publisher_.add(EventKind::dead, id);
+         for (const JobId& id : answer->dead)
+           tell_death(id, "stalled");
+         if (!answer->dead.empty() && !closed_) {
+           when(queue::after_sweep(verbs_, answer->dead), [this](const Result<std::vector<JobId>>& fallen) {
+             if (!fallen)
+               return call_failed(fallen.error(), "after sweep_stalled");
+             for (const JobId& parent : *fallen)
+               tell_death(parent, "stalled");
+           });
          }
          if (stopping_)
            return;
@@ -178,14 +187,16 @@ void Engine::deliver() {
   if (stopping_ || closed_ || delivering_)
     return;
   delivering_ = true;
-  when(Flow(verbs_).deliver(kUpkeepBite), [this](const Result<Delivered>& answer) {
+  when(queue::bring(verbs_, kUpkeepBite), [this](const Result<queue::Brought>& answer) {
     delivering_ = false;
-    if (answer)
-      tell_delivered(*answer);
+    if (answer) {
+      tell_delivered(answer->pass);
+      tell_fallen(answer->fallen);
+    }
     if (stopping_)
       return;
-    const bool any = answer && answer->delivered > 0;
-    const bool full = any && answer->read >= static_cast<std::int64_t>(kUpkeepBite);
+    const bool any = answer && answer->pass.delivered > 0;
+    const bool full = any && answer->pass.read >= static_cast<std::int64_t>(kUpkeepBite);
     if (full) {
       outbox_pause_ = Milliseconds{0};
     } else if (any) {
@@ -202,6 +213,26 @@ void Engine::deliver() {
       outbox_pause_ = Milliseconds{0};
     }
   });
+}
+
+void Engine::tell_fallen(const std::vector<queue::FallenParent>& parents) {
+  if (options_.events == WorkerEvents::nothing)
+    return;
+  for (const queue::FallenParent& one : parents) {
+    if (one.queue == queue_.name()) {
+      tell_death(one.parent, one.reason);
+      continue;
+    }
+    // Nobody there may know: its workers hear nothing of the delivery.
+    events::EventPublisher there(queue_.internal().core, one.queue, publishing_of(options_));
+    there.add_failed(one.parent, one.reason, false);
+    there.add(EventKind::dead, one.parent);
+  }
+}
+
+void Engine::tell_death(const JobId& id, std::string_view why) {
+  publisher_.add_failed(id, why, false);
+  publisher_.add(EventKind::dead, id);
 }
 
 void Engine::tell_delivered(const Delivered& pass) {

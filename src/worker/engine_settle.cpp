@@ -345,9 +345,9 @@ void Engine::tell_expired(const queue::Exchanged& claim) {
   counters_.expired.fetch_add(claim.expired, std::memory_order_relaxed);
   if (observers_)
     observers_->expired(claim.expired_ids);
-  for (const JobId& id : claim.expired_ids) {
-    publisher_.add_failed(id, "expired", false);
-    publisher_.add(EventKind::dead, id);
+  for (const std::vector<JobId>* ids : {&claim.expired_ids, &claim.fallen_of_age}) {
+    for (const JobId& id : *ids)
+      tell_death(id, "expired");
   }
 }
 

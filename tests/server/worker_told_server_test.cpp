@@ -123,6 +123,187 @@ TEST_F(WorkerTold, AFlowParentThatDiesOfItsChildWakesWhoWaitsForIt) {
   }
 }
 
+// No event said that a parent had died of its child.
+TEST_F(WorkerTold, AFlowParentThatDiesOfItsChildIsToldAsAnyDeath) {
+  const auto fails = [](Job&) { return Dead("no luck"); };
+  WorkerOptions options = silent();
+  options.events = WorkerEvents::settled;
+  {
+    // Child, parent and grandparent in one queue: the grandparent hears by the outbox.
+    FlowJob root, middle;
+    std::vector<FlowJob> leaves(1), below_root(1);
+    leaves.front().payload = "leaf";
+    middle.payload = "middle";
+    middle.children = leaves;
+    below_root.front() = middle;
+    root.payload = "root";
+    root.children = below_root;
+    const JobId top = Flow(*queue_).add(root).get().value().parent;
+    const Worker worker = start(fails, options);
+    ASSERT_TRUE(eventually([&] { return state(top) == JobState::dead; }));
+    EXPECT_TRUE(eventually([&] { return lines().size() >= 6; }));
+    EXPECT_THAT(heard(), ElementsAre("failed error=no luck", "dead", "failed error=no luck", "dead",
+                                     "failed error=no luck", "dead"));
+  }
+  {
+    // The child in another queue: its workers bring the record, and the parent's queue is told.
+    const JobId parent = parent_of(client_->queue("below"), "leaf");
+    const Worker worker = start_on(client_->queue("below"), fails, options);
+    ASSERT_TRUE(eventually([&] { return state(parent) == JobState::dead; }));
+    EXPECT_TRUE(eventually([&] { return lines().size() >= 2; }));
+    EXPECT_THAT(heard(), ElementsAre("failed error=no luck", "dead"));
+  }
+  {
+    // Two children that one call ends: one parent, one death.
+    std::vector<FlowJob> children(2);
+    children[0].payload = children[1].payload = "leaf";
+    FlowJob root;
+    root.payload = "parent";
+    root.children = children;
+    (void)Flow(*queue_).add(root).get().value();
+    Worker worker = start(fails, options);
+    ASSERT_TRUE(eventually([&] { return counts().pending == 0 && counts().active == 0; }));
+    worker.stop();
+    const std::vector<std::string> all = heard();
+    EXPECT_EQ(std::ranges::count(all, "dead"), 3);
+    EXPECT_THAT(all, SizeIs(6));
+  }
+  {
+    // One that lives on, and a worker that tells nothing.
+    std::vector<FlowJob> children(1);
+    children.front().payload = "leaf";
+    children.front().on_death = ChildDeath::is_ignored;
+    FlowJob root;
+    root.payload = "parent";
+    root.children = children;
+    const JobId parent = Flow(*queue_).add(root).get().value().parent;
+    const JobId quiet = parent_of(client_->queue("below"), "leaf");
+    const Worker below = start_on(client_->queue("below"), fails, silent());
+    const Worker worker = start([](Job& job) { return job.payload() == "leaf" ? Dead("no luck") : Done(); }, options);
+    ASSERT_TRUE(eventually([&] { return state(parent) == JobState::absent && state(quiet) == JobState::dead; }));
+    EXPECT_TRUE(eventually([&] { return lines().size() >= 3; }));
+    EXPECT_THAT(heard(), ElementsAre("failed error=no luck", "dead", "completed"));
+  }
+}
+
+// Nor of one that died of a child that nobody ran to its end.
+TEST_F(WorkerTold, AFlowParentIsToldOfWhateverItsChildDiedOf) {
+  const auto family = [&](std::size_t count, RunOptions run = {}) {
+    std::vector<FlowJob> children(count);
+    for (FlowJob& child : children) {
+      child.payload = "leaf";
+      child.run = run;
+    }
+    FlowJob root;
+    root.payload = "parent";
+    root.children = children;
+    return Flow(*queue_).add(root).get().value();
+  };
+  WorkerOptions options = silent();
+  options.events = WorkerEvents::settled;
+  options.max_stalled = 1;
+  {
+    const FlowAdded flow = family(1);
+    EXPECT_EQ(queue_->cancel(flow.ids[1]).get(), CancelVerdict::cancelled);
+    EXPECT_THAT(heard(), ElementsAre("cancelled", "failed error=cancelled", "dead"));
+  }
+  {
+    const FlowAdded flow = family(1, {.expire = 1ms});
+    std::this_thread::sleep_for(5ms);
+    const Worker worker = start([](Job&) { return Done(); }, options);
+    ASSERT_TRUE(eventually([&] { return state(flow.parent) == JobState::dead; }));
+    EXPECT_TRUE(eventually([&] { return lines().size() >= 4; }));
+    EXPECT_THAT(heard(), ElementsAre("failed error=expired", "dead", "failed error=expired", "dead"));
+  }
+  {
+    const FlowAdded flow = family(2);
+    ASSERT_THAT(queue_->claim_batch({.size = 2, .lease = 1ms}).get().value(), SizeIs(2));
+    std::this_thread::sleep_for(5ms);
+    const Worker worker = start([](Job&) { return Done(); }, options);
+    ASSERT_TRUE(eventually([&] { return state(flow.parent) == JobState::dead; }));
+    EXPECT_TRUE(eventually([&] { return lines().size() >= 6; }));
+    const std::vector<std::string> all = heard();
+    EXPECT_EQ(std::ranges::count(all, "failed error=stalled"), 3) << "two children and one parent";
+    EXPECT_EQ(std::ranges::count(all, "dead"), 3);
+    EXPECT_THAT(all, SizeIs(6));
+  }
+}
+
+// The mark of a request to cancel stayed with the dead row. A runtime that reprocesses the job without knowing of it left it
+// there, and the next claim ended the job once more.
+TEST_F(WorkerTold, AJobThatAPeerReprocessesIsNotCancelledAgain) {
+  const auto reprocessed_by_a_peer = [&](const JobId& id) {
+    const std::string row = "emq:{work}:job:" + std::string(id.text());
+    EXPECT_EQ(integer("ZREM", "emq:{work}:dead", id.text()), 1);
+    EXPECT_EQ(integer("HDEL", row, "last_error"), 1);
+    (void)integer("HSET", row, "state", "pending");
+    EXPECT_EQ(integer("ZADD", "emq:{work}:pending", "0", id.text()), 1);
+  };
+  WorkerOptions options = silent();
+  options.max_stalled = 1;
+  std::atomic<int> runs{0};
+  const auto until_cancelled = [&](Job& job) -> Outcome {
+    ++runs;
+    for (int i = 0; i < 10'000 && !job.stop_token().stop_requested(); ++i)
+      std::this_thread::sleep_for(1ms);
+    return Retry("stopped");
+  };
+  std::vector<JobId> dead;
+  for (const bool in_flow : {false, true}) {
+    // Cancelled while it ran; a flow's child is settled by another way of the script.
+    const JobId id = in_flow ? JobId(client_->mint_job().value()) : enqueue("runs");
+    if (in_flow) {
+      std::vector<FlowJob> children(1);
+      children.front().payload = "runs";
+      children.front().id = id;
+      FlowJob root;
+      root.payload = "parent";
+      root.children = children;
+      ASSERT_TRUE(Flow(*queue_).add(root).get());
+    }
+    const int before = runs;
+    const Worker worker = start(until_cancelled, options);
+    ASSERT_TRUE(eventually([&] { return runs == before + 1; }));
+    ASSERT_EQ(queue_->cancel(id).get(), CancelVerdict::requested);
+    ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+    EXPECT_EQ(field(id, "last_error"), "cancelled");
+    dead.push_back(id);
+  }
+  {
+    // Cancelled while a process had it that died, and never came back.
+    const JobId id = enqueue("lost");
+    ASSERT_TRUE(queue_->claim({.lease = 1ms}).get().value());
+    ASSERT_EQ(queue_->cancel(id).get(), CancelVerdict::requested);
+    std::this_thread::sleep_for(5ms);
+    const Worker worker = start([](Job&) { return Done(); }, options);
+    ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+    EXPECT_EQ(field(id, "last_error"), "stalled");
+    ASSERT_TRUE(eventually([&] { return field(id, "cancel").empty(); }));
+    dead.push_back(id);
+  }
+  {
+    // Cancelled, handed back, and then too old.
+    const JobId id = enqueue("old", {.run = {.expire = 300ms}});
+    const auto held = queue_->claim().get().value();
+    ASSERT_TRUE(held);
+    ASSERT_EQ(queue_->cancel(id).get(), CancelVerdict::requested);
+    ASSERT_TRUE(queue_->hand_back(id, held->token).get());
+    std::this_thread::sleep_for(350ms);
+    const Worker worker = start([](Job&) { return Done(); }, options);
+    ASSERT_TRUE(eventually([&] { return state(id) == JobState::dead; }));
+    EXPECT_EQ(field(id, "last_error"), "expired");
+    (void)integer("HDEL", "emq:{work}:job:" + std::string(id.text()), "expires_at");
+    dead.push_back(id);
+  }
+  for (const JobId& id : dead)
+    reprocessed_by_a_peer(id);
+  const Worker worker = start([](Job&) { return Done(); }, options);
+  for (const JobId& id : dead)
+    EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; })) << field(id, "last_error");
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == dead.size(); }));
+  EXPECT_EQ(worker.stats().cancelled, 0U);
+}
+
 /// Writes down what was told of expired jobs.
 class Expiries final : public WorkerObserver {
  public:

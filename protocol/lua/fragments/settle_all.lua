@@ -1,11 +1,12 @@
 -- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts and log. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
--- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
+-- else is done by itself, after what is gathered has been written. Behind the verdicts stand the parents of this queue that died of a
+-- child, each with the number of the settlement. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 -- [log]
 -- [end]
 local verdicts = {}
-local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
+local completed, failures, left_active, rows_doomed, behind = 0, 0, 0, 0, 0   -- behind: what stands behind the verdicts
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
@@ -176,14 +177,21 @@ local function settle_alone(i)
       verdicts[i] = 2
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
+      call('HDEL', row, 'cancel')
       call('ZADD', p .. 'dead', 0, id)
       if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 512)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
         touched[parent] = true
+        local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+        local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
         -- [parent_death]
         -- [end]
+        if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+          verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
+          behind = behind + 2
+        end
       end
       local keep = tonumber(argv[at + sizes[kind] - 1])
       tell(id, 'dead', reason, keep > 0 and keep or tonumber(fields[4]))
@@ -266,6 +274,7 @@ for i = 1, total do
           settle_alone(i)
         else
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
+          call('HDEL', row, 'cancel')   -- a runtime that reprocesses it leaves the mark, and its next claim would end it
           died[#died + 1] = 0
           died[#died + 1] = id
           if log then

@@ -1,5 +1,5 @@
 -- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}, now, and with expired jobs {id...}}.
+-- jobs, {job...}, now, and with expired jobs {id...}, and with parents of this queue that died of them {id...}}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -49,6 +49,7 @@ local function serve(set, wanted, lane)
       elseif ends and ends <= now then
         bound = bound - 10
         call('HSET', row, 'last_error', 'expired', 'state', 'dead')
+        call('HDEL', row, 'cancel')
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id
       else
@@ -155,13 +156,16 @@ if log then
   end
 end
 -- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
-local made = 0
+local made, fallen = 0, {}
 for _, id in ipairs(expired) do
   local fields = call('HMGET', p .. 'job:' .. id, 'parent', 'parent_queue', 'parent_policy', 'keep')
   local parent, parent_queue, policy, reason = fields[1], fields[2], fields[3] == 'id' and 'id' or 'fp', 'expired'
   if parent then
+    local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+    local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
     -- [parent_death]
     -- [end]
+    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then fallen[#fallen + 1] = parent end
   end
   local keep = fields[4]
   -- [keep_death]
@@ -193,4 +197,4 @@ local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now,
-  #expired > 0 and expired or nil}
+  #expired > 0 and expired or nil, #fallen > 0 and fallen or nil}

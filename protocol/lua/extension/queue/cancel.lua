@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- cancel (extension): a job shall end. One that waits, in pending, its lane or schedule, is dead at once with the error `cancelled`; its
--- flow parent is told as of any death, the event `cancelled` is published, and with the row field keep its end is kept. One that is active gets the mark `cancel` in its row, and
+-- flow parent is told as of any death, the event `cancelled` is published (and `failed` and `dead` of a parent of this queue that dies of it), and with the row field keep its end is kept. One that is active gets the mark `cancel` in its row, and
 -- its id is published on the queue's channel `cancel`: whoever holds it ends it.
 -- KEYS[1] row of the job      KEYS[2] pending        KEYS[3] active      KEYS[4] schedule        KEYS[5] dead
 -- ARGV[1] job id
@@ -70,8 +70,11 @@ if log then log('cancelled', id, fields[8], g, 'error', 'cancelled') end
 redis.pcall('HINCRBY', p .. 'metrics:failed', 'count', 1)
 
 local parent, parent_queue = fields[5], fields[6]
+local fallen = false   -- a parent of this queue that dies of it
 if parent then
   local policy, reason, made = fields[7] == 'id' and 'id' or 'fp', 'cancelled', 0
+  local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+  local lived = here and (redis.call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
   -- [parent_death]
   -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
   -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
@@ -156,6 +159,7 @@ if parent then
     end
   end
   -- [end]
+  fallen = lived and redis.call('HGET', p .. 'job:' .. parent, 'state') == 'dead'
   if made > 0 then
     -- [flat_wake]
     -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.
@@ -182,4 +186,8 @@ if kept_for and kept_for >= 1 then
 end
 -- [end]
 redis.pcall('PUBLISH', p .. 'events', cjson.encode({event = 'cancelled', job = id}))
+if fallen then
+  redis.pcall('PUBLISH', p .. 'events', cjson.encode({event = 'failed', job = parent, error = 'cancelled'}))
+  redis.pcall('PUBLISH', p .. 'events', cjson.encode({event = 'dead', job = parent}))
+end
 return 'cancelled'

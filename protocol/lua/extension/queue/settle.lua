@@ -13,7 +13,8 @@
 -- Keep > 0, or without it the row field keep: what became of a job that has ended stands in result:<id> for so long, `completed`
 --   or `dead`, NUL, result or error; and its id is published on ended.
 -- Replies: one integer a settlement: 1 completed; 2 scheduled; 3 dead; 4 delayed; 5 given back; 0 the row is gone (hand back: or the
---   job is not in active); -1 another claim holds, or held, the job.
+--   job is not in active); -1 another claim holds, or held, the job. Behind them, for each flow parent of this queue that died of a
+--   child: its id and the number of the settlement, from 1.
 -- Refusals, with nothing written: ERR a settlement is malformed; ERR more than 1000 settlements; and a key of another type: active, parked,
 --   and what may be written of pending, schedule, dead, ring, wake and flow:outbox. Counts, limits and pauses of lanes count as
 --   absent then, and so does a row. Not looked at beforehand: the row of a parent and the keys beside it.
@@ -121,7 +122,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [settle_all]
 -- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts and log. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
--- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
+-- else is done by itself, after what is gathered has been written. Behind the verdicts stand the parents of this queue that died of a
+-- child, each with the number of the settlement. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 -- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
 local log
@@ -152,7 +154,7 @@ if logging and not log then
   end
 end
 local verdicts = {}
-local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
+local completed, failures, left_active, rows_doomed, behind = 0, 0, 0, 0, 0   -- behind: what stands behind the verdicts
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
@@ -384,12 +386,15 @@ local function settle_alone(i)
       verdicts[i] = 2
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
+      call('HDEL', row, 'cancel')
       call('ZADD', p .. 'dead', 0, id)
       if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 512)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
         touched[parent] = true
+        local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+        local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
         -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
         -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
         -- that this call has moved to dead. A child that was counted as done before changes nothing.
@@ -471,6 +476,10 @@ local function settle_alone(i)
               end
             end
           end
+        end
+        if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+          verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
+          behind = behind + 2
         end
       end
       local keep = tonumber(argv[at + sizes[kind] - 1])
@@ -562,6 +571,7 @@ for i = 1, total do
           settle_alone(i)
         else
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
+          call('HDEL', row, 'cancel')   -- a runtime that reprocesses it leaves the mark, and its next claim would end it
           died[#died + 1] = 0
           died[#died + 1] = id
           if log then

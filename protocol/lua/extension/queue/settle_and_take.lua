@@ -129,7 +129,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- [settle_all]
 -- Expects p, call, now, bites and what settle_input sets. Settles one after the other; sets verdicts and log. What can wait is gathered
 -- and written by few commands: settlements of jobs that are in active and whose end moves no other job of this call. All
--- else is done by itself, after what is gathered has been written. The state is that of one settlement after the other: lanes
+-- else is done by itself, after what is gathered has been written. Behind the verdicts stand the parents of this queue that died of a
+-- child, each with the number of the settlement. The state is that of one settlement after the other: lanes
 -- come to the ring in the order of what made room, and hints are counted as if each were pushed at once.
 -- Expects p and logging: whether the queue's log is on. Sets log, nil when it is off.
 local log
@@ -160,7 +161,7 @@ if logging and not log then
   end
 end
 local verdicts = {}
-local completed, failures, left_active, rows_doomed = 0, 0, 0, 0
+local completed, failures, left_active, rows_doomed, behind = 0, 0, 0, 0, 0   -- behind: what stands behind the verdicts
 local settled, touched = {}, {}   -- ids that this call has settled; parents it has told
 local leaving, doomed, scheduled, died, waiting_again, steps = {}, {}, {}, {}, {}, {}
 local rings, hints = {}, {}       -- when a lane came to the ring, when a hint was due: twice the settlement's number, and one more
@@ -392,12 +393,15 @@ local function settle_alone(i)
       verdicts[i] = 2
     else
       call('HSET', row, 'last_error', reason, 'state', 'dead')
+      call('HDEL', row, 'cancel')
       call('ZADD', p .. 'dead', 0, id)
       if log then log(reason == 'cancelled' and reason or 'dead', id, fields[1], g, 'error', string.sub(reason, 1, 512)) end
       failures = failures + 1
       if parent then
         local policy = link[2] == 'id' and 'id' or 'fp'
         touched[parent] = true
+        local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+        local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
         -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
         -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
         -- that this call has moved to dead. A child that was counted as done before changes nothing.
@@ -479,6 +483,10 @@ local function settle_alone(i)
               end
             end
           end
+        end
+        if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+          verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
+          behind = behind + 2
         end
       end
       local keep = tonumber(argv[at + sizes[kind] - 1])
@@ -570,6 +578,7 @@ for i = 1, total do
           settle_alone(i)
         else
           call('HSET', row, 'last_error', argv[at + 3], 'state', 'dead')
+          call('HDEL', row, 'cancel')   -- a runtime that reprocesses it leaves the mark, and its next claim would end it
           died[#died + 1] = 0
           died[#died + 1] = id
           if log then
@@ -605,7 +614,7 @@ if order ~= 'l' then waiting = call('ZCARD', p .. 'pending') end   -- what was s
 if order ~= 'f' then turns = call('LLEN', p .. 'ring') end
 -- [take_all]
 -- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}, now, and with expired jobs {id...}}.
+-- jobs, {job...}, now, and with expired jobs {id...}, and with parents of this queue that died of them {id...}}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -658,6 +667,7 @@ local function serve(set, wanted, lane)
       elseif ends and ends <= now then
         bound = bound - 10
         call('HSET', row, 'last_error', 'expired', 'state', 'dead')
+        call('HDEL', row, 'cancel')
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id
       else
@@ -788,11 +798,13 @@ if log then
   end
 end
 -- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
-local made = 0
+local made, fallen = 0, {}
 for _, id in ipairs(expired) do
   local fields = call('HMGET', p .. 'job:' .. id, 'parent', 'parent_queue', 'parent_policy', 'keep')
   local parent, parent_queue, policy, reason = fields[1], fields[2], fields[3] == 'id' and 'id' or 'fp', 'expired'
   if parent then
+    local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+    local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
     -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
     -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
     -- that this call has moved to dead. A child that was counted as done before changes nothing.
@@ -875,6 +887,7 @@ for _, id in ipairs(expired) do
         end
       end
     end
+    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then fallen[#fallen + 1] = parent end
   end
   local keep = fields[4]
   -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
@@ -919,7 +932,7 @@ local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now,
-  #expired > 0 and expired or nil}
+  #expired > 0 and expired or nil, #fallen > 0 and fallen or nil}
 -- [end]
 if before then
   -- [ceiling_wake]

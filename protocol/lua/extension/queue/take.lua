@@ -12,7 +12,7 @@
 -- ARGV[5] optional: Unix ms, server clock, after which nothing is claimed and gate is 4. For a claim that waits behind a BLPOP: a
 --   worker that was cut off must not be given jobs long after
 -- Replies: [gate, ms until the window ends, 1 if jobs that could be claimed are left, jobs expired, [job, ...], server time in ms], and
---   when jobs have expired [their ids].
+--   when jobs have expired [their ids], and when flow parents of this queue died of that [their ids].
 --   Gate: why fewer than asked came: 0 there are none, 1 paused, 2 concurrency, 3 rate, 4 too late. A job: [id, payload or null, token,
 --   group or null], and, when the row has any of them, max_attempts, timeout, backoff, traceparent (each or null), failures before
 --   this claim (attempts less stalled, handbacks and delays), flow (the sum of 1 a child, 2 a parent, 4 somebody wants it ended).
@@ -84,7 +84,7 @@ if last and now > last then return {4, 0, 0, 0, {}, now} end
 local log, logging
 -- [take_all]
 -- Expects p, call, now, bites, locals log and logging, and what take_input sets. Claims; sets taken: {gate, ms of a used-up window, work left, expired
--- jobs, {job...}, now, and with expired jobs {id...}}.
+-- jobs, {job...}, now, and with expired jobs {id...}, and with parents of this queue that died of them {id...}}.
 local gate, until_open, allowed = 0, 0, most
 local jobs, count, expired, deps, flat = {}, 0, {}, {}, 0
 local try, rows_of, floor = redis.pcall, p .. 'job:', math.floor
@@ -137,6 +137,7 @@ local function serve(set, wanted, lane)
       elseif ends and ends <= now then
         bound = bound - 10
         call('HSET', row, 'last_error', 'expired', 'state', 'dead')
+        call('HDEL', row, 'cancel')
         call('ZADD', p .. 'dead', 0, id)
         expired[#expired + 1] = id
       else
@@ -267,11 +268,13 @@ if log then
   end
 end
 -- Those that died of age tell their parents after all claims, so that no parent is moved that is just being claimed.
-local made = 0
+local made, fallen = 0, {}
 for _, id in ipairs(expired) do
   local fields = call('HMGET', p .. 'job:' .. id, 'parent', 'parent_queue', 'parent_policy', 'keep')
   local parent, parent_queue, policy, reason = fields[1], fields[2], fields[3] == 'id' and 'id' or 'fp', 'expired'
   if parent then
+    local here = policy == 'fp' and (not parent_queue or parent_queue == '' or p == 'emq:{' .. parent_queue .. '}:')
+    local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
     -- Expects p, id, parent, parent_queue, policy, reason, made and log. The child is dead: its parent dies (fp) or
     -- counts it as done (id). A parent in another queue is told through the outbox; so is the parent of a parent
     -- that this call has moved to dead. A child that was counted as done before changes nothing.
@@ -354,6 +357,7 @@ for _, id in ipairs(expired) do
         end
       end
     end
+    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then fallen[#fallen + 1] = parent end
   end
   local keep = fields[4]
   -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
@@ -398,6 +402,6 @@ local rest = waiting > 0 or turns > 0
 if gate == 3 and until_open == 0 and count > 0 then until_open = math.max(0, call('PTTL', p .. 'limiter')) end
 if gate > 0 and (not rest or count < allowed) and allowed > 0 then gate, until_open = 0, 0 end
 local taken = {gate, until_open, rest and (gate == 0 or gate == 3 and until_open == 0) and 1 or 0, #expired, jobs, now,
-  #expired > 0 and expired or nil}
+  #expired > 0 and expired or nil, #fallen > 0 and fallen or nil}
 -- [end]
 return taken
