@@ -1,6 +1,7 @@
 // One pass over an outbox.
 #include "queue/flow_deliver.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "queue/start.hpp"
@@ -72,7 +73,11 @@ void OutboxPass::heard(std::size_t tag, Result<Value> answer) {
       outcome_.error = std::move(answer).error();
   } else if (step_ == Step::take_out && answer && answer->as_text() == "dead") {
     const Value& record = records_[tag - first_tag_ - batch_];
-    if (const auto read = parse_flow_record(record.as_text().value_or(string_view())))
+    const auto read = parse_flow_record(record.as_text().value_or(string_view()));
+    // Of two children in one pass one has killed it. Which one cannot be told when the scripts had to be sent once more.
+    if (read && std::ranges::none_of(fallen_, [&](const FallenParent& one) {
+          return one.parent == read->parent && one.queue == read->parent_queue;
+        }))
       fallen_.push_back({read->parent_queue, read->parent, std::string(read->text)});
   }
   // A record that was brought but could not be taken out is brought once more later, and counts for nothing then.
@@ -133,7 +138,7 @@ namespace {
 
 class LookingPass {
  public:
-  LookingPass(const keyspace::QueueKeys& own, std::uint32_t batch) : pass_(own, batch, 0, Deaths::looked_for) {}
+  LookingPass(const keyspace::QueueKeys& own, std::uint32_t batch, Deaths deaths) : pass_(own, batch, 0, deaths) {}
   [[nodiscard]] bool go_on(Asker& to) { return pass_.go_on(to); }
   void heard(std::size_t tag, Result<Value> answer) { pass_.heard(tag, std::move(answer)); }
   [[nodiscard]] Result<Brought> outcome() {
@@ -147,9 +152,9 @@ class LookingPass {
 
 }  // namespace
 
-Reply<Brought> bring(const Queue& queue, std::uint32_t batch) {
+Reply<Brought> bring(const Queue& queue, std::uint32_t batch, Deaths deaths) {
   const Queue::State& state = queue.internal();
-  return converse<Brought>(*state.core, std::nullopt, LookingPass(state.keys, batch));
+  return converse<Brought>(*state.core, std::nullopt, LookingPass(state.keys, batch, deaths));
 }
 
 }  // namespace queue

@@ -30,12 +30,12 @@ struct Brought {
   std::vector<FallenParent> fallen;
 };
 
-/// `Flow::deliver`, and finds out which parents died of what was brought: the script does not say, so the state of each is
-/// looked at before and after it. Two passes that bring one record at the same time may both name its parent.
-[[nodiscard]] Reply<Brought> bring(const Queue& queue, std::uint32_t batch);
-
 /// Whether a pass finds out who died.
 enum class Deaths : std::uint8_t { ignored, looked_for };
+
+/// `Flow::deliver`, and finds out which parents died of what was brought: the script does not say, so the state of each is
+/// looked at before and after it. Two passes that bring one record at the same time may both name its parent.
+[[nodiscard]] Reply<Brought> bring(const Queue& queue, std::uint32_t batch, Deaths deaths = Deaths::looked_for);
 
 /// One pass, part of a conversation. Its tags begin with `first_tag`.
 class OutboxPass {

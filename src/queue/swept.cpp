@@ -31,8 +31,9 @@ class AfterSweep {
                  views(string_view("HMGET"), keys_.job(dead_[i]), string_view("parent"), string_view("parent_queue"),
                        string_view("parent_policy")),
                  nullptr, Repeat::safe);
+          // Not sent twice: by then it may run again, and be asked to end.
           to.ask(2 * i + 1, views(string_view("HDEL"), keys_.job(dead_[i]), string_view("cancel")), nullptr,
-                 Repeat::safe);
+                 Repeat::unsafe);
         }
         return !dead_.empty();
       case 1:
@@ -49,8 +50,11 @@ class AfterSweep {
 
   void heard(std::size_t tag, const Result<Value>& answer) {
     const bool first = tag % 2 == 0;
-    if (!answer)
-      return;  // an event less
+    if (!answer) {
+      if (!error_)
+        error_ = answer.error();
+      return;  // an event less, or a mark that stays
+    }
     if (step_ == 1) {
       if (first)
         found(answer->items());
@@ -70,6 +74,8 @@ class AfterSweep {
       if (parent.dead && parent.killers == parent.children)
         fallen.push_back(parent.id);
     }
+    if (error_ && fallen.empty())
+      return std::unexpected<Error>(*error_);
     return fallen;
   }
 
@@ -95,6 +101,7 @@ class AfterSweep {
   int step_ = 0;
   std::map<JobId, std::int64_t> children_;
   std::vector<Parent> parents_;
+  std::optional<Error> error_;  ///< the first
 };
 
 }  // namespace

@@ -165,8 +165,13 @@ void Engine::sweep() {
            publisher_.add(EventKind::stalled, id);
          for (const JobId& id : answer->dead)
            tell_death(id, "stalled");
-         if (!answer->dead.empty() && !closed_) {
-           when(queue::after_sweep(verbs_, answer->dead), [this](const Result<std::vector<JobId>>& fallen) {
+         const bool more = answer->recovered.size() + answer->dead.size() >= kUpkeepBite;
+         const bool looks = !answer->dead.empty() && !closed_;
+         if (looks) {
+           when(queue::after_sweep(verbs_, answer->dead), [this, more](const Result<std::vector<JobId>>& fallen) {
+             // Not before: children that a second sweep ends would make it unknown which of the two killed their parent.
+             if (more && !stopping_)
+               alarms_.set(Alarm::sweep, now_);
              if (!fallen)
                return call_failed(fallen.error(), "after sweep_stalled");
              for (const JobId& parent : *fallen)
@@ -178,7 +183,7 @@ void Engine::sweep() {
          // Also a dead one leaves its slot under the queue's ceiling, or its lane's.
          if (answer->recovered.size() + answer->dead.size() > 0)
            new_work();
-         if (answer->recovered.size() + answer->dead.size() >= kUpkeepBite)
+         if (more && !looks)
            alarms_.set(Alarm::sweep, now_);
        });
 }
@@ -187,7 +192,8 @@ void Engine::deliver() {
   if (stopping_ || closed_ || delivering_)
     return;
   delivering_ = true;
-  when(queue::bring(verbs_, kUpkeepBite), [this](const Result<queue::Brought>& answer) {
+  const auto deaths = options_.events == WorkerEvents::nothing ? queue::Deaths::ignored : queue::Deaths::looked_for;
+  when(queue::bring(verbs_, kUpkeepBite, deaths), [this](const Result<queue::Brought>& answer) {
     delivering_ = false;
     if (answer) {
       tell_delivered(answer->pass);

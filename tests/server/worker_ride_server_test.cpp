@@ -175,11 +175,12 @@ TEST_F(WorkerRide, AClaimWhoseAnswerIsLostIsCounted) {
   ASSERT_TRUE(eventually([&] { return state(id) == JobState::active; }));
   EXPECT_GE(proxy.cut(), 1U);
   proxy.heal();
-  EXPECT_TRUE(eventually([&] { return worker.stats().errors == 1; })) << worker.stats().errors;
+  // Its upkeep may have been on its way too.
+  EXPECT_TRUE(eventually([&] { return worker.stats().errors >= 1; }));
   EXPECT_TRUE(eventually([&] { return runs == 1; }, 20s));
   EXPECT_TRUE(eventually([&] { return state(id) == JobState::absent; }));
   EXPECT_EQ(worker.stats().claimed, 1U) << "the first one never came";
-  EXPECT_EQ(worker.stats().recovered, 1U);
+  EXPECT_TRUE(eventually([&] { return worker.stats().recovered == 1; }));
 }
 
 TEST_F(WorkerRide, AJobThatComesWhileItsWorkerStopsIsNotLeftToItsLease) {

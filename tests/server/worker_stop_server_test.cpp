@@ -202,7 +202,13 @@ TEST_F(WorkerStop, AHandlerThatEndsAfterTheHandBackHasItsSettleDroppedAndCounted
 // Nothing was handed back of a run whose lease was lost: that its handler has ended is all that is told of its end, once.
 TEST_F(WorkerStop, ARunThatLostItsLeaseAndOutlivesTheStopIsToldOnce) {
   Proxy proxy(server_->tcp_url());
-  Client far = open(proxy.url());
+  std::atomic<bool> is_stopping{false};
+  ClientOptions telling;
+  telling.log = [&](LogLevel, std::string_view event, std::span<const LogField>) {
+    if (event == "worker_stopping")
+      is_stopping = true;
+  };
+  Client far = open(proxy.url(), std::move(telling));
   WorkerOptions options = quick_options();
   options.lease = 1s;
   options.stop_grace = 5s;
@@ -229,6 +235,7 @@ TEST_F(WorkerStop, ARunThatLostItsLeaseAndOutlivesTheStopIsToldOnce) {
   ASSERT_TRUE(eventually([&] { return lost.load(); }));
   proxy.release();
   auto stopping = std::async(std::launch::async, [&] { return worker.stop(0ms); });
+  EXPECT_TRUE(eventually([&] { return is_stopping.load(); }));
   std::this_thread::sleep_for(200ms);
   go = true;
   const StopReport report = stopping.get();
