@@ -24,7 +24,8 @@ class BusGroupKeep : public BusServerTest {
   /// Owner of each pending entry.
   [[nodiscard]] std::map<std::string, std::string> owners() {
     std::map<std::string, std::string> out;
-    for (const PendingEntry& row : group().pending({.count = 1000}).get().value())
+    const auto pending = group().pending({.count = 1000}).get().value();
+    for (const PendingEntry& row : pending)
       out[row.entry] = row.consumer;
     return out;
   }
@@ -64,7 +65,8 @@ class BusGroupKeep : public BusServerTest {
     proxy.hold(Direction::to_server);
     std::vector<Delivery> taken;
     ASSERT_TRUE(eventually([&] {
-      for (Delivery& one : group().claim_idle("b", 900ms).get().value().entries)
+      auto idle = group().claim_idle("b", 900ms).get().value();
+      for (Delivery& one : idle.entries)
         taken.push_back(std::move(one));
       return taken.size() == 2;
     })) << "what is held back refreshes nothing";
@@ -102,7 +104,8 @@ class BusGroupKeep : public BusServerTest {
     ASSERT_TRUE(a);
     std::vector<Delivery> taken;
     ASSERT_TRUE(eventually([&] {
-      for (Delivery& one : group().claim_idle("b", 900ms).get().value().entries)
+      auto idle = group().claim_idle("b", 900ms).get().value();
+      for (Delivery& one : idle.entries)
         taken.push_back(std::move(one));
       return taken.size() == 2;
     }));
@@ -135,7 +138,8 @@ TEST_F(BusGroupKeep, OnlyWhatIsStillTheConsumersIsClaimedAgain) {
   EXPECT_THAT(kept.lost, ElementsAre(entries[0], entries[1], entries[120]));
   EXPECT_THAT(kept.gone, ElementsAre(entries[2], entries[249]));
   std::map<std::string, PendingEntry> rows;
-  for (PendingEntry& row : group().pending({.count = 1000}).get().value())
+  auto pending = group().pending({.count = 1000}).get().value();
+  for (PendingEntry& row : pending)
     rows.emplace(row.entry, row);
   EXPECT_THAT(rows, SizeIs(247));
   EXPECT_EQ(rows.at(read[0].entry).consumer, "b");
@@ -146,7 +150,8 @@ TEST_F(BusGroupKeep, OnlyWhatIsStillTheConsumersIsClaimedAgain) {
   const auto again = bus::keep_entries(group(), "a", entries, 60s).value();
   EXPECT_THAT(again.lost, ElementsAre(entries[0], entries[1], entries[120]));
   EXPECT_THAT(again.gone, IsEmpty()) << "pending for nobody, and not there: nobody else has handled it";
-  for (const PendingEntry& row : group().pending({.count = 1000}).get().value())
+  const auto left = group().pending({.count = 1000}).get().value();
+  for (const PendingEntry& row : left)
     EXPECT_EQ(row.idle >= 60s, row.consumer == "a") << row.entry;
   EXPECT_THAT(group().claim_idle("c", 60s, "0-0", {.count = 1000}).get().value().entries, SizeIs(245));
 }
