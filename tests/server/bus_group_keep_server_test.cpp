@@ -91,7 +91,8 @@ class BusGroupKeep : public BusServerTest {
     ASSERT_TRUE(group().create(GroupStart::head).get().value());
     append("0");
     append("1");
-    ASSERT_THAT(group().read_new("a").get().value(), SizeIs(2));
+    const auto read = group().read_new("a").get().value();
+    ASSERT_THAT(read, SizeIs(2));
     std::atomic<int> runs{0};
     auto a = GroupConsumer::start(
         slow.stream(QueueName{"q"}, StreamName{"s"}).group("g").value(), "a",
@@ -112,7 +113,7 @@ class BusGroupKeep : public BusServerTest {
     proxy.release();
     EXPECT_TRUE(eventually([&] { return a->stats().lost >= 1; }));
     EXPECT_TRUE(eventually([&] { return owners().size() == 1; })) << "the first one was done";
-    EXPECT_EQ(owners(), (std::map<std::string, std::string>{{taken[1].entry, "b"}}));
+    EXPECT_EQ(owners(), (std::map<std::string, std::string>{{read[1].entry, "b"}}));
     std::this_thread::sleep_for(100ms);
     a->stop();
     EXPECT_EQ(runs, 1) << "what another has was handled once more";

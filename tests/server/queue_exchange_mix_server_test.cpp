@@ -439,10 +439,14 @@ class Twins {
     const Settled verdict = settle_by_verb(s);
     if (verdict == Settled::completed)
       keep_one(id, keep, "completed" + std::string(1, '\0') + std::string(s.text.value_or(s.id.text())));
-    if (verdict == Settled::dead && one_number("metrics:failed", "count") > failed)
+    if (verdict == Settled::dead && one_number("metrics:failed", "count") > failed) {
       keep_one(id, keep, "dead" + std::string(1, '\0') + std::string(s.text.value_or("")));
+      end_mark(id);
+    }
     return verdict;
   }
+  /// The extensions take the mark of `cancel` off whom they end as dead; the canonical verbs do not know it.
+  void end_mark(const std::string& id) { one_.raw({"HDEL", kP + "job:" + id, "cancel"}); }
   Settled settle_by_verb(const Settlement& s) {
     const std::string id(s.id.text());
     const std::string token = s.token.text();
@@ -531,6 +535,7 @@ class Twins {
       one_.raw({"ZADD", kP + "dead", "0", id});
       one_.raw({"HINCRBY", kP + "metrics:failed", "count", "1"});
       keep_one(id, one_field(id, "keep"), std::string("dead\0expired", 12));
+      end_mark(id);
       seen["expired"]++;
     }
   }
