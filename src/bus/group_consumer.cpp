@@ -245,8 +245,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       if (!handed)
         return stopping() ? std::optional<Milliseconds>() : kLongestBackoff;
       if (handed->lost) {
-        pool_->settled(item);
-        lost_.fetch_add(1, std::memory_order_relaxed);
+        lost_.fetch_add(pool_->lose(item) ? 1 : 0, std::memory_order_relaxed);
         return std::nullopt;
       }
       if (!handed->delivery || !handed->delivery->record) {  // trimmed meanwhile, or acknowledged by others

@@ -60,6 +60,12 @@ std::size_t GroupPool::drop(const std::set<std::string>& lost) {
   return count;
 }
 
+bool GroupPool::lose(PoolItem& item) {
+  const std::lock_guard lock(mutex_);
+  item.settled = true;
+  return lost_.insert(item.delivery.entry).second;
+}
+
 void GroupPool::settled(PoolItem& item) {
   const std::lock_guard lock(mutex_);
   item.settled = true;

@@ -51,6 +51,8 @@ class GroupPool {
   [[nodiscard]] std::vector<std::string> entries() const;
   /// Somebody else has them now: they are not run any more. One that runs ends as it does. How many were in hand.
   std::size_t drop(const std::set<std::string>& lost);
+  /// The same of one that runs, in its turn. Whether that was not known yet.
+  [[nodiscard]] bool lose(PoolItem& item);
   /// One that runs is about to be acknowledged: it is in hand no more.
   void settled(PoolItem& item);
   /// Waits until fewer than `most` are in hand, `wait` at most. Whether they are.

@@ -97,6 +97,32 @@ TEST(GroupPool, WhatIsDroppedWhileItWaitsIsNotRun) {
   EXPECT_THAT(ran.entries(), ::testing::ElementsAre("a1", "a3", "a2"));
 }
 
+/// An entry that others have was counted by who refreshes what is in hand, and once more when its turn came.
+TEST(GroupPool, WhatIsFoundLostTwiceIsCountedOnce) {
+  GroupPool* the_pool = nullptr;
+  std::atomic<std::size_t> refreshed = 0;
+  std::atomic<int> in_its_turn = 0;
+  GroupPool pool(1, [&](PoolItem& one) -> std::optional<Milliseconds> {
+    if (one.delivery.entry == "a1")
+      refreshed += the_pool->drop({"a1"});
+    in_its_turn += the_pool->lose(one) ? 1 : 0;
+    EXPECT_EQ(the_pool->drop({one.delivery.entry}), 0U) << "in hand no more";
+    return std::nullopt;
+  });
+  the_pool = &pool;
+  pool.add("a", item("a1"));
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  EXPECT_EQ(refreshed, 1U);
+  EXPECT_EQ(in_its_turn, 0);
+  pool.add("a", item("a2"));
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  EXPECT_EQ(in_its_turn, 1);
+  // Each may come again.
+  pool.add("a", item("a1"));
+  ASSERT_TRUE(pool.wait_below(1, 10s));
+  EXPECT_EQ(refreshed, 2U);
+}
+
 TEST(GroupPool, OneOfALaneAtATime) {
   std::atomic<int> running = 0;
   std::atomic<int> most = 0;
