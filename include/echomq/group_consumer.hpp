@@ -36,7 +36,7 @@ using StreamHandler = std::function<Handled(const StreamMessage&)>;
 
 struct GroupConsumerOptions {
   GroupStart start = GroupStart::latest;  ///< of a group that does not exist yet
-  /// How long an entry must lie untouched before another consumer may take it over; > 0. What this consumer holds is
+  /// How long an entry must lie untouched before another consumer may take it over; 1 to 999,999,999,999. What this consumer holds is
   /// refreshed every third of it, also while a handler runs, which may take as long as it likes; only a consumer that cannot reach the
   /// server for so long, or whose process stands still, is overtaken.
   Milliseconds min_idle{30000};

@@ -37,6 +37,8 @@ struct KeptEntries {
   std::vector<std::string> lost;  ///< another consumer has them, or has acknowledged them
   std::vector<std::string> gone;  ///< not in the stream any more
 };
+/// The longest idle time that `keep_entries` gives.
+inline constexpr Milliseconds kLongestIdle{999'999'999'999};
 /// The script stream_group_keep: claims again, with that idle time, what is still the consumer's, and nothing else, however late it gets
 /// there. Any number of entries, by as many calls as are needed, which are on their way together.
 [[nodiscard]] Result<KeptEntries> keep_entries(const StreamGroup& group, std::string_view consumer,

@@ -728,9 +728,9 @@ Result<GroupConsumer> GroupConsumer::start(const StreamGroup& group, string_view
                                            GroupConsumerOptions options) {
   ECHOMQ_CHECK(check_name("consumer", consumer));
   ECHOMQ_CHECK(check_count("count", options.count));
-  if (options.min_idle.count() < 1) {
+  if (options.min_idle.count() < 1 || options.min_idle > kLongestIdle) {
     return fail(Errc::invalid_argument,
-                fmt::format("min_idle must be 1ms or more, got {}ms", options.min_idle.count()));
+                fmt::format("min_idle must be 1ms to {}ms, got {}ms", kLongestIdle.count(), options.min_idle.count()));
   }
   if (options.beat.count() < 1)
     return fail(Errc::invalid_argument, fmt::format("beat must be 1ms or more, got {}ms", options.beat.count()));

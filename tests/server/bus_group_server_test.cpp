@@ -490,6 +490,10 @@ TEST_F(BusGroup, ABadStartIsRefusedByName) {
   };
   EXPECT_THAT(refused("", handler, {}).text, ::testing::HasSubstr("consumer"));
   EXPECT_THAT(refused("c", handler, {.min_idle = 0ms}).text, ::testing::HasSubstr("min_idle"));
+  // What the scripts that keep entries take.
+  EXPECT_THAT(refused("c", handler, {.min_idle = 1'000'000'000'000ms}).text,
+              ::testing::HasSubstr("min_idle must be 1ms to 999999999999ms, got 1000000000000ms"));
+  EXPECT_THAT(refused("c", handler, {.min_idle = Milliseconds::max()}).text, ::testing::HasSubstr("min_idle"));
   EXPECT_THAT(refused("c", handler, {.beat = 0ms}).text, ::testing::HasSubstr("beat"));
   EXPECT_THAT(refused("c", handler, {.count = 0}).text, ::testing::HasSubstr("count"));
   EXPECT_THAT(refused("c", {}, {}).text, ::testing::HasSubstr("handler"));
