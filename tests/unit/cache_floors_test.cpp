@@ -7,15 +7,54 @@ namespace echomq {
 namespace {
 
 using cache::Floors;
+using cache::Ticks;
 
 TEST(CacheFloors, TheNewestHoldsUntilItsTime) {
   Floors floors;
   EXPECT_EQ(floors.of(1, 0), 0U);
   floors.raise(1, 10, 0, 100);
   floors.raise(1, 7, 50, 150);
-  EXPECT_EQ(floors.of(1, 149), 10U);
+  EXPECT_EQ(floors.of(1, 99), 10U);
+  EXPECT_EQ(floors.of(1, 100), 7U) << "what was below it holds longer";
+  EXPECT_EQ(floors.of(1, 149), 7U);
   EXPECT_EQ(floors.of(1, 150), 0U);
   EXPECT_EQ(floors.of(2, 50), 0U);
+}
+
+/// A source that went back: what is loaded again and again kept the newest that was ever heard of alive.
+TEST(CacheFloors, WhatIsBelowDoesNotMakeTheNewestLastLonger) {
+  Floors floors;
+  floors.raise(1, 10, 0, 100);
+  for (Ticks at = 10; at <= 300; at += 10) {
+    floors.raise(1, 7, at, at + 100);
+    ASSERT_EQ(floors.of(1, at), at < 100 ? 10U : 7U) << at;
+  }
+  EXPECT_EQ(floors.of(1, 399), 7U);
+  EXPECT_EQ(floors.of(1, 400), 0U);
+  // And further.
+  for (Ticks at = 310; at <= 700; at += 10) {
+    floors.raise(1, 4, at, at + 100);
+    ASSERT_EQ(floors.of(1, at), at < 400 ? 7U : 4U) << at;
+  }
+  floors.raise(1, 9, 710, 810);
+  EXPECT_EQ(floors.of(1, 809), 9U);
+  EXPECT_EQ(floors.of(1, 810), 0U);
+}
+
+TEST(CacheFloors, WhatIsOverDoesNotComeBackWithWhatIsBelow) {
+  Floors floors;
+  floors.raise(1, 10, 0, 100);
+  floors.raise(1, 7, 200, 300);
+  EXPECT_EQ(floors.of(1, 250), 7U);
+}
+
+TEST(CacheFloors, WhatIsBelowIsNotOverWithTheNewest) {
+  Floors floors;
+  floors.raise(1, 10, 0, 100);
+  floors.raise(1, 7, 50, 1000);
+  for (std::uint64_t id = 2; id < 200; ++id)
+    floors.raise(id, id, 500, 600);
+  EXPECT_EQ(floors.of(1, 500), 7U);
 }
 
 TEST(CacheFloors, ALaterShorterTimeDoesNotEndALongerOne) {
