@@ -378,8 +378,9 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   // Something newer is known: then this must not get into L2 either.
   if (overtaken || flight->away) {
     CachedBytes answer{std::move(found.value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
-    // What is not under its tags in L2 cannot be found by them.
-    return land(flight, {std::move(answer), found.tags.empty() ? shortened(flight->ttl) : 0});
+    if (!found.tags.empty())
+      return land_untaken(flight, std::move(answer));
+    return land(flight, {std::move(answer), shortened(flight->ttl)});
   }
   if (!found.tags.empty())
     return fill_tagged(flight, std::move(found));

@@ -291,6 +291,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
                          std::optional<std::int64_t> drops, std::optional<BrandedId> replaces,
                          std::chrono::milliseconds deadline, ReadBy reader, End end);
   void fill_tagged(const FlightPointer& flight, Loaded<std::string> found);
+  void land_untaken(const FlightPointer& flight, CachedBytes answer);
   void drop_some(const std::shared_ptr<TagDrop>& drop);
   void mark_flights();
   void some_dropped(const std::shared_ptr<TagDrop>& drop, Result<std::vector<Value>> answers);

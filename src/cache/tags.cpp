@@ -76,27 +76,39 @@ void Table::put_tagged_script(const BrandedId& id, const BrandedId& version, std
   send_main(call, deadline, reader);
 }
 
+/// A load under tags that L2 has not taken. Not kept, for no drop would find it; nor is it for who joined after something was heard: a
+/// drop of one of its tags may have ended, which L2 was to say.
+void Table::land_untaken(const FlightPointer& flight, CachedBytes answer) {
+  {
+    Shard& shard = shard_of(mix(flight->id.value()));
+    const std::lock_guard lock(shard.mutex);
+    if (flight->marked)
+      ++shard.watches[flight->id.value()].evictions;
+  }
+  land(flight, {std::move(answer)});
+}
+
 void Table::fill_tagged(const FlightPointer& flight, Loaded<std::string> found) {
   CachedBytes answer{std::move(found.value), flight->version, CacheFrom::fill, milliseconds(0)};
   // A drop that was forgotten since could not be told from none.
   if (!flight->drops || std::chrono::steady_clock::now() - flight->drops_read > kRemembered / 2)
-    return land(flight, {std::move(answer)});
+    return land_untaken(flight, std::move(answer));
   const std::string value = *answer.value;
   auto end = [self = shared_from_this(), flight,
               answer = std::move(answer)](Result<std::vector<Value>> answers) mutable {
     if (!answers || answers->back().is_error()) {
       self->counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
-      return self->land(flight, {std::move(answer)});
+      return self->land_untaken(flight, std::move(answer));
     }
     const Value& reply = answers->back();
     if (reply.is_text()) {
       const auto newer = read_frame(reply.as_text().value_or(std::string_view()));
-      return newer ? self->read_again(flight, *newer) : self->land(flight, {std::move(answer)});
+      return newer ? self->read_again(flight, *newer) : self->land_untaken(flight, std::move(answer));
     }
     if (reply.as_integer() == 0) {
       // For those who asked before; others ask again.
-      Shard& shard = self->shard_of(mix(flight->id.value()));
       {
+        Shard& shard = self->shard_of(mix(flight->id.value()));
         const std::lock_guard lock(shard.mutex);
         Watch& watch = shard.watches[flight->id.value()];
         ++watch.evictions;

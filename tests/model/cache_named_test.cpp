@@ -204,6 +204,35 @@ class CacheNamedLoads : public ::testing::Test {
     server.run({"EVALSHA", "", "1", key_of(kBoth[0]), version_of(number), value, ttl});
   }
 
+  enum class Fails : std::uint8_t { read, fill };
+  /// A load is under way, a tag is dropped, somebody asks, and the load brings a row under the tag.
+  void after_a_drop(Fails fails) {
+    CacheOptions with = options();
+    with.tags = true;
+    Process one(server, ids, with);
+    Reader before;
+    one.ask(before);
+    if (fails == Fails::read)
+      one.main.fail_oldest(Error(Errc::timeout, "L2 is away"), true);
+    one.come_to_rest();
+    ASSERT_EQ(one.loads.size(), 1U) << "it has read the source";
+    auto drop = one.table->invalidate_tag("a");
+    one.come_to_rest();
+    ASSERT_TRUE(drop.ready());
+    Reader after;
+    one.ask(after);
+    one.loaded(1, "of before", {"a"});
+    if (fails == Fails::fill)
+      one.main.fail_oldest(Error(Errc::timeout, "L2 does not take it"), true);
+    one.come_to_rest();
+    EXPECT_EQ(before.answered.value().value().value, "of before");
+    ASSERT_FALSE(after.answered.has_value());
+    ASSERT_EQ(one.loads.size(), 1U) << "the source is asked once more";
+    one.loaded(std::uint64_t{1} << 41, "of after", {"a"});
+    one.come_to_rest();
+    EXPECT_EQ(after.answered.value().value().value, "of after");
+  }
+
   CacheServer server;
   std::uint64_t ids = std::uint64_t{1} << 40;
 };
@@ -301,6 +330,53 @@ TEST_F(CacheNamedLoads, WhoAsksAfterADropIsNotGivenWhatWasLoadedBefore) {
   one.come_to_rest();
   EXPECT_EQ(after.answered.value().value().value, "of after");
 }
+
+// A source that went back (a database from a backup): each load that was given made the newest that was ever heard of hold longer, so
+// that nothing of a row that was asked for often was kept any more.
+TEST_F(CacheNamedLoads, ASourceThatWentBackIsKeptWhenWhatWasKnownIsOver) {
+  Process one(server, ids, options());
+  auto placing = one.put(5, "newest");
+  one.come_to_rest();
+  ASSERT_TRUE(placing.ready());
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    server.time += i == 0 ? 61'000 : 25'000;
+    Reader reader;
+    one.ask(reader);
+    one.come_to_rest();
+    ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+    one.loaded(3, "restored");
+    one.come_to_rest();
+    EXPECT_EQ(reader.answered.value().value().value, "restored");
+    CachedBytes row;
+    EXPECT_FALSE(one.table->peek(kBoth[0], row));
+    EXPECT_FALSE(server.frame(key_of(kBoth[0])));
+  }
+  server.time += 25'000;  // twice the time to live since the put
+  Reader reader;
+  one.ask(reader);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U);
+  one.loaded(3, "restored");
+  one.come_to_rest();
+  CachedBytes row;
+  EXPECT_TRUE(one.table->peek(kBoth[0], row));
+  EXPECT_TRUE(server.frame(key_of(kBoth[0])));
+  // It is a floor in its turn.
+  server.time += 61'000;
+  others_put(2, "old and late", "60000");
+  Reader last;
+  one.ask(last);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+  one.loaded(3, "restored");
+  one.come_to_rest();
+  EXPECT_EQ(last.answered.value().value().value, "restored");
+}
+
+// As before; L2 did not take what was loaded, or was away: then nothing was known to have overtaken it.
+TEST_F(CacheNamedLoads, NorWhatL2DoesNotTake) { after_a_drop(Fails::fill); }
+TEST_F(CacheNamedLoads, NorWhatWasLoadedWhileL2WasAway) { after_a_drop(Fails::read); }
 
 // A row of a put had its whole time in L1 from when the answer came, and so outlived its row in L2 and its note under the tag: a
 // drop did not find it.
