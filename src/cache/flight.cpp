@@ -26,6 +26,11 @@ constexpr Ticks kClockLag = 10;
   return fail(Errc::handler_failed, fmt::format("the loader has not answered within {} ms", deadline.count()));
 }
 
+/// The node that was asked serves the slot still.
+[[nodiscard]] bool is_on_its_way(std::string_view error_text) {
+  return error_text.starts_with("ASK ") || error_text.starts_with("TRYAGAIN");
+}
+
 }  // namespace
 
 Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const BrandedId& id,
@@ -184,8 +189,10 @@ void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
   auto end = [self = shared_from_this(), all = std::vector<FlightPointer>(flights.begin(), flights.end())](
                  Result<std::vector<Value>> answers) { self->read_done(all, std::move(answers)); };
   const std::size_t replies = 2 * flights.size() + (options_.tags ? 1 : 0);
-  send(Exchange::make(std::move(bytes), static_cast<std::uint32_t>(replies), std::move(end)), options_.l2_deadline,
-       reader);
+  Exchange* const call = Exchange::make(std::move(bytes), static_cast<std::uint32_t>(replies), std::move(end));
+  if (flights.front()->elsewhere)
+    return send_main(call, options_.l2_deadline, reader);
+  send(call, options_.l2_deadline, reader);
 }
 
 void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector<Value>> answers) {
@@ -218,13 +225,18 @@ void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector
 void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value& frame) {
   if (frame.is_error()) {
     Error why = wire::to_error(frame.error_text());
-    // Of the tracking connection: its node does not serve the table any more. The main one follows the slot.
-    if (why.is(Errc::moved) && options_.coherence == Coherence::tracking && flight->reads < kMostReads) {
-      coherence_->misplaced();
+    if (why.is(Errc::moved) && flight->reads < kMostReads) {
+      // The main connection follows the slot, and each key of one that is on its way; but not a row in the middle of several, which is
+      // read by itself. The tracking connection follows when its node does not serve the table any more.
+      if (is_on_its_way(frame.error_text())) {
+        flight->elsewhere = true;
+      } else if (options_.coherence == Coherence::tracking) {
+        coherence_->misplaced();
+      }
       refresh(*flight, false);
       return read({&flight, 1}, ReadBy::library);
     }
-    if (why.is(Errc::loading))
+    if (why.is(Errc::loading) || why.is(Errc::moved))
       return without_l2(flight, std::move(why));
     return land(flight, {std::unexpected<Error>(std::move(why))});
   }
@@ -276,7 +288,7 @@ void Table::refresh(Flight& flight, bool reads_l2) {
   flight.evictions = watch.evictions;
   flight.floor = watch.floor;
   flight.marked = false;
-  flight.in_step = reads_l2 && options_.coherence == Coherence::tracking;
+  flight.in_step = reads_l2 && options_.coherence == Coherence::tracking && !flight.elsewhere;
   for (Waiting& one : flight.waiters)
     one.generation = flight.generation;
 }
@@ -400,8 +412,10 @@ void Table::fill(const FlightPointer& flight, std::string value) {
   auto end = [self = shared_from_this(), flight, value = std::move(value)](Result<std::vector<Value>> answers) {
     self->filled(flight, value, std::move(answers));
   };
-  send(Exchange::command(std::move(end), "SET", key.view(), frame, "NX", "GET", "PX", ttl), options_.l2_deadline,
-       ReadBy::library);
+  Exchange* const call = Exchange::command(std::move(end), "SET", key.view(), frame, "NX", "GET", "PX", ttl);
+  if (flight->elsewhere)
+    return send_main(call, options_.l2_deadline, ReadBy::library);
+  send(call, options_.l2_deadline, ReadBy::library);
 }
 
 void Table::filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers) {
@@ -546,6 +560,8 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
   bool gives_back = false;
   LoadTold told;
   std::optional<BrandedId> in_l2;
+  if (flight->elsewhere && options_.coherence == Coherence::tracking)
+    outcome.life = 0;
   {
     const std::lock_guard lock(shard.mutex);
     Watch& watch = shard.watches[id];

@@ -110,13 +110,14 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::chrono::steady_clock::time_point drops_read;
     Ticks asked = 0;  // when L2 was asked last: the row's time there is counted from then on, or later
     int reads = 0;
-    bool corrupt = false;   // L2 holds bytes that are no frame
-    bool outdated = false;  // L2 holds less than was heard of
-    bool in_step = false;   // L2 is read on the connection that hears: pushes before the answer are of before it
-    bool away = false;      // L2 did not answer
-    bool ahead = false;     // of a row whose time is not over yet
-    bool late = false;      // its loader is: nobody waits any more
-    bool timed = false;     // the loader's deadline runs
+    bool corrupt = false;    // L2 holds bytes that are no frame
+    bool outdated = false;   // L2 holds less than was heard of
+    bool in_step = false;    // L2 is read on the connection that hears: pushes before the answer are of before it
+    bool away = false;       // L2 did not answer
+    bool elsewhere = false;  // its row has gone ahead of its slot: the node that tells knows nothing of it
+    bool ahead = false;      // of a row whose time is not over yet
+    bool late = false;       // its loader is: nobody waits any more
+    bool timed = false;      // the loader's deadline runs
 
     // Where the table has no loader, or a call its own. Guarded by the shard's mutex until it is decided.
     std::shared_ptr<const LoadBytes> own_load;

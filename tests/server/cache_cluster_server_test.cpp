@@ -191,6 +191,101 @@ TEST_F(CacheCluster, TrackingFollowsTheSlotOfItsTable) {
   EXPECT_EQ(cache.stats().outages, 0U);
 }
 
+/// Of a read of several rows one in the middle that is elsewhere is refused: it ended as an error, and the loader was not asked.
+TEST_F(CacheCluster, OfSeveralRowsEachIsReadWhereItIs) {
+  start();
+  const Client one = open();
+  const std::string name = name_on(0);
+  const std::string slot = std::to_string(slot_of(name));
+  const BrandedId here{"USR0NgWEfAE00B"};
+  const BrandedId gone{"USR0NgWEfAE00C"};
+  const auto key_of = [&](const BrandedId& id) { return "ecc:{" + name + "}:" + std::string(id.text()); };
+  for (const BrandedId& id : {here, gone})
+    ASSERT_EQ(asked(0, {"SET", key_of(id), std::string(version(1).text()) + "row"}), "OK");
+  ASSERT_EQ(asked(1, {"CLUSTER", "SETSLOT", slot, "IMPORTING", asked(0, {"CLUSTER", "MYID"})}), "OK");
+  ASSERT_EQ(asked(0, {"CLUSTER", "SETSLOT", slot, "MIGRATING", asked(1, {"CLUSTER", "MYID"})}), "OK");
+  ASSERT_EQ(asked(0, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(1).port()), key_of(gone), "0", "5000"}),
+            "OK");
+  for (const Coherence coherence : {Coherence::none, Coherence::broadcast}) {
+    for (const bool loads : {false, true}) {
+      SCOPED_TRACE(loads);
+      LoadBytes load;
+      if (loads) {
+        load = [](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+          return Loaded<std::string>{"loaded", std::nullopt};
+        };
+      }
+      auto cache = ByteCache::open(
+          one, {.table = CacheName::parse(name).value(), .kind = "USR", .ttl = 60s, .coherence = coherence}, load);
+      ASSERT_TRUE(cache);
+      const auto answers = cache->get_many(std::vector<BrandedId>{kUser, gone, here}).get();
+      ASSERT_TRUE(answers) << answers.error().message();
+      std::vector<std::string> said;
+      for (const auto& answer : *answers) {
+        said.push_back(answer ? answer->value.value_or("(absent)") + "/" + std::string(to_string(answer->from))
+                              : answer.error().message());
+      }
+      EXPECT_EQ(said, (std::vector<std::string>{loads ? "loaded/fill" : "(absent)/l2", "row/l2", "row/l2"}));
+      EXPECT_EQ(cache->stats().outages, 0U);
+      EXPECT_EQ(cache->stats().l2_write_errors, 0U);
+      (void)asked(1, {"FLUSHALL"});
+      ASSERT_TRUE(one.command("SET", key_of(gone), std::string(version(1).text()) + "row").get());
+    }
+  }
+}
+
+/// A row that had gone before its slot was taken for the slot: L1 was emptied and the connection made anew at each such read.
+TEST_F(CacheCluster, TrackingStaysWithTheNodeOfItsSlotWhileRowsGo) {
+  start();
+  const Client one = open();
+  const std::string name = name_on(0);
+  const std::string slot = std::to_string(slot_of(name));
+  const BrandedId here{"USR0NgWEfAE00B"};
+  const BrandedId nowhere{"USR0NgWEfAE00C"};
+  const auto key_of = [&](const BrandedId& id) { return "ecc:{" + name + "}:" + std::string(id.text()); };
+  for (const BrandedId& id : {kUser, here})
+    ASSERT_EQ(asked(0, {"SET", key_of(id), std::string(version(1).text()) + "row"}), "OK");
+  auto opened = ByteCache::open(
+      one, {.table = CacheName::parse(name).value(), .kind = "USR", .ttl = 60s, .coherence = Coherence::tracking},
+      [](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+        return Loaded<std::string>{"loaded", std::nullopt};
+      });
+  ASSERT_TRUE(opened);
+  const ByteCache& cache = *opened;
+  const auto get = [&](const BrandedId& id) {
+    const auto answer = cache.get(id).get();
+    return answer ? answer->value.value_or("(absent)") + "/" + std::string(to_string(answer->from))
+                  : answer.error().message();
+  };
+  EXPECT_EQ(get(here), "row/l2");
+  EXPECT_EQ(get(kUser), "row/l2");
+  ASSERT_EQ(asked(1, {"CLUSTER", "SETSLOT", slot, "IMPORTING", asked(0, {"CLUSTER", "MYID"})}), "OK");
+  ASSERT_EQ(asked(0, {"CLUSTER", "SETSLOT", slot, "MIGRATING", asked(1, {"CLUSTER", "MYID"})}), "OK");
+  ASSERT_EQ(asked(0, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(1).port()), key(name), "0", "5000"}), "OK");
+  EXPECT_TRUE(eventually([&] { return !holds(cache); })) << "the node it leaves tells of it";
+  for (std::uint64_t i = 2; i < 7; ++i) {
+    EXPECT_EQ(get(kUser), (i == 2 ? "row" : "v" + std::to_string(i - 1)) + "/l2") << "not kept, for nobody would tell";
+    ASSERT_TRUE(one.command("SET", key(name), std::string(version(i).text()) + "v" + std::to_string(i)).get());
+    EXPECT_EQ(get(here), "row/hit");
+    std::this_thread::sleep_for(50ms);
+  }
+  EXPECT_EQ(get(nowhere), "loaded/fill");
+  EXPECT_EQ(get(nowhere), "loaded/l2");
+  EXPECT_EQ(get(here), "row/hit");
+  EXPECT_EQ(cache.stats().flushes, 0U);
+  EXPECT_EQ(cache.stats().l2_write_errors, 0U);
+  EXPECT_EQ(cache.stats().outages, 0U);
+  EXPECT_EQ(listeners(0, ":tracking"), 1);
+  ASSERT_EQ(asked(0, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(1).port()), key_of(here), "0", "5000"}),
+            "OK");
+  const auto moved = cluster_->move_slot(slot_of(name), 1);
+  ASSERT_TRUE(moved) << moved.error().message();
+  EXPECT_EQ(get(kUser), "v6/l2");
+  EXPECT_TRUE(eventually([&] { return cache.serving() && listeners(1, ":tracking") == 1; }));
+  EXPECT_EQ(get(kUser), "v6/l2");
+  EXPECT_EQ(get(kUser), "v6/hit");
+}
+
 TEST_F(CacheCluster, ALoadIsSharedOnAnyNode) {
   start();
   const Client one = open();
