@@ -466,8 +466,19 @@ void Table::written(const FlightPointer& flight, std::string value, bool over_no
     const std::uint64_t id = flight->id.value();
     Shard& shard = shard_of(mix(id));
     const std::lock_guard lock(shard.mutex);
-    const Watch& watch = shard.watches[id];
+    Watch& watch = shard.watches[id];
     overtaken = watch.evictions != flight->evictions || watch.floor > flight->version.value();
+    // A newer row that this table has put, or is putting, is gone: of that the tracking connection is not told when it was itself that
+    // changed the key last in that turn of the server.
+    if (over_nothing && options_.coherence == Coherence::tracking) {
+      const auto held = shard.l1.version_of(id, now(), generation_.load(std::memory_order_seq_cst));
+      if (held && *held > flight->version.value())
+        shard.l1.erase(id, now());
+      if (watch.users > 1) {
+        ++watch.evictions;
+        ++flight->evictions;
+      }
+    }
   }
   if (overtaken && over_nothing) {
     // The row was deleted while this was loaded: it may be what was to go. Nobody else's newer row is touched.
