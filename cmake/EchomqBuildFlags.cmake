@@ -67,6 +67,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
               -Wno-maybe-uninitialized
               # False positives of g++ 12 on `"literal" + std::string` (GCC bugs 105329 and 105651).
               -Wno-restrict)
+  if(ECHOMQ_UNITY AND NOT ECHOMQ_UNITY STREQUAL "TESTS")
+    # It takes sources that are compiled as one for headers, which others might include too.
+    target_compile_options(echomq_warnings INTERFACE -Wno-subobject-linkage)
+  endif()
 endif()
 if(ECHOMQ_WARNINGS_AS_ERRORS)
   target_compile_options(echomq_warnings INTERFACE -Werror)
