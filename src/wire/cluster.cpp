@@ -372,22 +372,21 @@ void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& mov
     std::map<Node*, CallQueue> direct;
     while (detail::Call* call = calls.pop()) {
       Refusal how = std::exchange(call->refusal, Refusal::none);
-      call->asking = false;
+      const bool asked_for = std::exchange(call->asking, false);
       call->replies = commands_of_request({call->request, call->request_size});
-      if (!call->resent)
+      if (!call->resent || call->repeat == Repeat::unsafe)
         call->first_written = TimePoint{};  // it had no effect where it was
+      Node* behind_asking = nullptr;
       if (how == Refusal::ask) {
         const auto at = asked.find(call->slot);
-        if (at != asked.end() && at->second != node_of(call->slot)) {
-          counters_.redirects.fetch_add(1, std::memory_order_relaxed);
-          call->asking = true;
-          at->second->asked = now;
-          direct[at->second].push(call);
-          continue;
+        if (at == asked.end()) {
+          how = Refusal::try_again;
+        } else if (at->second != node_of(call->slot)) {  // else the slot is there as a whole meanwhile
+          behind_asking = at->second;
         }
-        how = at != asked.end() ? Refusal::moved : Refusal::try_again;  // meanwhile the slot is there as a whole
       }
       if (how == Refusal::try_again) {
+        call->redirects = 0;  // what is between two waits
         const milliseconds pause = std::min(kFirstPause * (1 << call->pauses), kLongestPause);
         if (now + pause >= call->deadline) {
           divided.push(call);
@@ -405,7 +404,15 @@ void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& mov
         continue;
       }
       counters_.redirects.fetch_add(1, std::memory_order_relaxed);
-      if (call->redirects > kQuickRedirects && !held_.contains(call->slot))
+      const bool paused = call->redirects > kQuickRedirects;
+      // One that is told ASK where it was asked for begins at the owner again, like the others, after a while.
+      if (behind_asking != nullptr && !(paused && asked_for)) {
+        call->asking = true;
+        behind_asking->asked = now;
+        direct[behind_asking].push(call);
+        continue;
+      }
+      if (paused && !held_.contains(call->slot))
         held_[call->slot].until = now + kRedirectPause;
       if (const auto held = held_.find(call->slot); held != held_.end()) {
         held->second.moved.push(call);

@@ -177,11 +177,13 @@ bool Link::refused(detail::Call* call, const resp::View& reply, bool is_last, Ag
   if (!is_last)
     return true;
   if (call->answered_commands > 0) {
-    // What was carried out stays behind. A lost connection cannot be told from the answers any more.
+    // What was carried out stays behind. A lost connection cannot be told from the answers any more, and whatever the rest
+    // comes to, the request is not one that nobody has seen.
     const std::string_view rest = request_behind(request, call->answered_commands);
     call->request = rest.data();
     call->request_size = static_cast<std::uint32_t>(rest.size());
     call->repeat = Repeat::unsafe;
+    call->resent = true;
   }
   again.moved.push(call);
   return true;

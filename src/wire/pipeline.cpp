@@ -62,6 +62,10 @@ std::size_t Pipeline::gather(std::string& out, std::size_t limit, TimePoint now,
     if (call->asking) {
       append_behind_asking(out, *call);
     } else {
+      if (call->awaits_asking) {  // written behind ASKING before, on a connection that was lost
+        call->awaits_asking = false;
+        call->replies = commands_of_request({call->request, call->request_size});
+      }
       out.append(call->request, call->request_size);
     }
     gathered_ += out.size() - before;

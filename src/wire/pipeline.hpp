@@ -130,15 +130,17 @@ class Pipeline {
   /// moved to `lost`. Gives the number of written calls that will be sent again.
   std::size_t connection_lost(std::uint64_t bytes_sent, TimePoint now, detail::Clock::duration window, CallQueue& lost);
 
-  /// Moves waiting calls that are past their deadline to `late_waiting`, those too that were to be sent again and are
-  /// older than `window`, and visits in-flight ones (they keep their place, their late reply is drained). Gives the
+  /// Moves waiting calls that are past their deadline to `late_waiting`, those too that were to be sent again (safe ones) and
+  /// are older than `window`, and visits in-flight ones (they keep their place, their late reply is drained). Gives the
   /// earliest such moment of the rest.
   template <typename Visit>
   [[nodiscard]] TimePoint expire(TimePoint now, detail::Clock::duration window, CallQueue& late_waiting,
                                  Visit late_in_flight) {
     TimePoint earliest = TimePoint::max();
     const auto ends = [&](const detail::Call& call) {
-      return call.resent ? std::min(call.deadline, call.first_written + window) : call.deadline;
+      // Of an unsafe one part was carried out: the rest was not written where it waits.
+      const bool again = call.resent && call.repeat == Repeat::safe;
+      return again ? std::min(call.deadline, call.first_written + window) : call.deadline;
     };
     for (CallQueue* queue : {&again_, &waiting_}) {
       queue->extract([&](detail::Call& call) { return ends(call) <= now; }, late_waiting);
