@@ -217,41 +217,45 @@ void Cluster::submit(detail::Call* call, bool may_block) {
       lock.unlock();
       return end(call, why);
     }
-    if (!held_.empty()) {
-      if (const auto held = held_.find(call->slot); held != held_.end()) {
-        const Node* before = held->second.from != nullptr ? held->second.from : node_of(call->slot);
-        call->source = before->link.get();
+    Link::Taken taken = Link::Taken::accepted;
+    std::shared_ptr<Link> link;
+    std::uint64_t seen = 0;
+    if (Held* const held = held_at(call->slot)) {
+      Link* const before = link_before(*held, call->slot);
+      const std::lock_guard guard(held_mutex_);
+      if (before != nullptr)
+        taken = before->taken_beside(held_calls_, held_bytes_);
+      if (taken == Link::Taken::accepted) {
         counters_.commands.fetch_add(1, std::memory_order_relaxed);
-        const std::lock_guard guard(held_mutex_);
-        held->second.later.push(call);
-        return;
+        call->source = before;
+        return hold(held->later, call);
       }
-    }
-    Node* const node = node_of(call->slot);
-    if (!node->link) {
-      lock.unlock();
-      const Lock opening(mutex_);
-      (void)link_of(*node);
-      continue;
-    }
-    // Under the lock, so that no call reaches a node after its slot was taken from it and earlier calls were sent on.
-    switch (node->link->try_submit(call)) {
-      case Link::Taken::accepted: return;
-      case Link::Taken::full:
-        if (may_block && detail::Clock::now() < call->deadline) {
-          const std::shared_ptr<Link> link = node->link;
-          lock.unlock();
-          link->wait_for_room(call->deadline);
-          continue;
-        }
-        [[fallthrough]];
-      case Link::Taken::overloaded:
+      seen = releases_;
+    } else {
+      Node* const node = node_of(call->slot);
+      if (!node->link) {
         lock.unlock();
-        counters_.overloads.fetch_add(1, std::memory_order_relaxed);
-        return end(call, Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
-      case Link::Taken::closed:
-        lock.unlock();
-        return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+        const Lock opening(mutex_);
+        (void)link_of(*node);
+        continue;
+      }
+      // Under the lock, so that no call reaches a node after its slot was taken from it and earlier calls were sent on.
+      taken = node->link->try_submit(call);
+      if (taken == Link::Taken::accepted)
+        return;
+      link = node->link;
+    }
+    lock.unlock();
+    if (taken == Link::Taken::closed)
+      return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+    if (taken == Link::Taken::overloaded || !may_block || detail::Clock::now() >= call->deadline) {
+      counters_.overloads.fetch_add(1, std::memory_order_relaxed);
+      return end(call, Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
+    }
+    if (link) {
+      link->wait_for_room(call->deadline);
+    } else {
+      wait_for_let_go(seen, call->deadline);
     }
   }
 }
@@ -260,12 +264,84 @@ void Cluster::submit_internal(detail::Call* call) {
   call->internal = true;
   if (Result<void> routed = route(*call); !routed)
     return end(call, routed.error());
-  std::shared_ptr<Link> link;
-  {
-    const Lock lock(mutex_);
-    link = link_of(*node_of(call->slot)).shared_from_this();
+  for (;;) {
+    std::shared_lock lock(mutex_);
+    if (closed_) {
+      const Error why = close_error_;
+      lock.unlock();
+      return end(call, why);
+    }
+    // It may follow calls that others have started: not before these either.
+    if (Held* const held = held_at(call->slot)) {
+      call->source = link_before(*held, call->slot);
+      const std::lock_guard guard(held_mutex_);
+      return hold(held->later, call);
+    }
+    Node* const node = node_of(call->slot);
+    if (!node->link) {
+      lock.unlock();
+      const Lock opening(mutex_);
+      (void)link_of(*node);
+      continue;
+    }
+    if (node->link->try_submit_internal(call))  // under the lock, as above
+      return;
+    lock.unlock();
+    return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
   }
-  link->submit_internal(call);
+}
+
+// Calls that are held.
+
+/// Wants mutex_.
+Cluster::Held* Cluster::held_at(std::uint32_t slot) {
+  if (held_.empty())
+    return nullptr;
+  const auto found = held_.find(slot);
+  return found != held_.end() ? &found->second : nullptr;
+}
+
+/// The connection whose answers a held slot waits for; null when there is none. Wants mutex_.
+Link* Cluster::link_before(const Held& held, std::uint32_t slot) const {
+  const Node* const node = held.from != nullptr ? held.from : node_of(slot);
+  return node->link.get();
+}
+
+/// Wants held_mutex_, or mutex_ in whole.
+void Cluster::hold(CallQueue& among, detail::Call* call) {
+  held_calls_.fetch_add(1, std::memory_order_relaxed);
+  held_bytes_.fetch_add(call->request_size, std::memory_order_relaxed);
+  among.push(call);
+}
+
+void Cluster::wait_for_let_go(std::uint64_t seen, TimePoint until) {
+  std::unique_lock lock(held_mutex_);
+  released_.wait_until(lock, until, [&] { return releases_ != seen; });
+}
+
+/// Tells who waits for room that calls are held no longer. Wants mutex_ in whole.
+void Cluster::note_let_go(const CallQueue& calls) {
+  std::size_t bytes = 0;
+  calls.for_each([&](const detail::Call& call) { bytes += call.request_size; });
+  held_calls_.fetch_sub(calls.size(), std::memory_order_relaxed);
+  held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  const std::lock_guard guard(held_mutex_);
+  ++releases_;
+  released_.notify_all();
+  if (ready_waiters_.empty())
+    return;
+  boost::asio::post(io_, [self = shared_from_this()] { self->ask_whether_ready(); });
+}
+
+/// Without a lock: whoever waited runs in here.
+void Cluster::ask_whether_ready() {
+  std::vector<detail::CallOf<void>*> waiters;
+  {
+    const std::lock_guard guard(held_mutex_);
+    waiters.swap(ready_waiters_);
+  }
+  for (detail::CallOf<void>* waiter : waiters)
+    when_ready(waiter);
 }
 
 void Cluster::when_ready(detail::CallOf<void>* waiter) {
@@ -280,13 +356,20 @@ void Cluster::when_ready(detail::CallOf<void>* waiter) {
         most = link->pending();
       }
     }
+    if (!held_.empty() && !closed_) {
+      const std::lock_guard guard(held_mutex_);
+      if (fullest->taken_beside(held_calls_, held_bytes_) != Link::Taken::accepted) {
+        ready_waiters_.push_back(waiter);
+        return;
+      }
+    }
   }
   fullest->when_ready(waiter);
 }
 
 std::size_t Cluster::pending() const {
   const std::shared_lock lock(mutex_);
-  std::size_t sum = 0;
+  std::size_t sum = held_calls_.load(std::memory_order_relaxed);
   for (const auto& node : nodes_) {
     if (node->link)
       sum += node->link->pending();
@@ -312,6 +395,7 @@ void Cluster::close(const Error& why) {
       held.append(std::move(calls.later));
     }
     held_.clear();
+    note_let_go(held);
     for (const auto& node : nodes_) {
       if (node->link)
         node->link->close(why);
@@ -319,6 +403,7 @@ void Cluster::close(const Error& why) {
   }
   while (detail::Call* call = held.pop())
     end(call, why);
+  ask_whether_ready();
   boost::asio::post(io_, [self = shared_from_this()] {
     self->refresh_timer_.cancel();
     self->watch_timer_.cancel();
@@ -396,7 +481,7 @@ void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& mov
           ++call->pauses;
         if (!held_.contains(call->slot))
           held_[call->slot].until = now + pause;
-        held_[call->slot].moved.push(call);
+        hold(held_[call->slot].moved, call);
         continue;
       }
       if (++call->redirects > kMostRedirects) {
@@ -415,7 +500,7 @@ void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& mov
       if (paused && !held_.contains(call->slot))
         held_[call->slot].until = now + kRedirectPause;
       if (const auto held = held_.find(call->slot); held != held_.end()) {
-        held->second.moved.push(call);
+        hold(held->second.moved, call);
       } else {
         direct[node_of(call->slot)].push(call);
       }
@@ -481,7 +566,7 @@ void Cluster::let_go() {
           waiting);
       while (detail::Call* call = waiting.pop()) {
         call->asking = false;
-        held_[call->slot].moved.push(call);
+        hold(held_[call->slot].moved, call);
       }
     }
     link.add_pending_slots(pending[from]);
@@ -495,6 +580,7 @@ void Cluster::let_go() {
     }
     CallQueue all = std::move(held.moved);
     all.append(std::move(held.later));
+    note_let_go(all);
     if (!all.empty())
       link_of(*node_of(at->first)).take_over(std::move(all));
     at = held_.erase(at);

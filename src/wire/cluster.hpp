@@ -6,7 +6,7 @@
 //
 // Order: calls of one slot are carried out as they were started, as long as nothing is lost. When a slot changes hands
 // while calls on it await the old node's answer (which will be MOVED), later ones are held back until those have gone
-// before them, for a bounded time.
+// before them, for a bounded time. What is held counts against the in-flight bound.
 //
 // While a slot is on its way, the node that has it answers ASK for keys that have gone: such a call goes to the other node
 // behind ASKING, and the map stays as it is. A call whose keys are divided between the two (TRYAGAIN) is tried again after a
@@ -18,6 +18,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -110,6 +111,12 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   [[nodiscard]] Node& node_at(const Endpoint& endpoint);
   [[nodiscard]] Link& link_of(Node& node);
 
+  [[nodiscard]] Held* held_at(std::uint32_t slot);
+  [[nodiscard]] Link* link_before(const Held& held, std::uint32_t slot) const;
+  void hold(CallQueue& among, detail::Call* call);
+  void wait_for_let_go(std::uint64_t seen, TimePoint until);
+  void note_let_go(const CallQueue& calls);
+  void ask_whether_ready();
   void change_hands(const std::vector<std::pair<std::uint32_t, Node*>>& changes);
   void let_go();
   void keep_watch();
@@ -136,6 +143,10 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   bool closed_ = false;
   Error close_error_;
   std::mutex held_mutex_;
+  std::condition_variable released_;
+  std::uint64_t releases_ = 0;                              // guarded by held_mutex_
+  std::vector<detail::CallOf<void>*> ready_waiters_;        // guarded by held_mutex_
+  std::atomic<std::size_t> held_calls_{0}, held_bytes_{0};  // change under held_mutex_ or mutex_ in whole
 
   std::atomic<bool> refresh_wanted_{false};
   // The library's thread only.

@@ -93,8 +93,9 @@ Result<void> Link::wait_live(TimePoint until) {
   return fail(Errc::unreachable, "no connection to " + settings_.endpoint.to_string() + " in time", Repeat::safe);
 }
 
-bool Link::over_bound_locked() const {
-  return pipeline_.pending() >= settings_.max_in_flight || pipeline_.pending_bytes() >= settings_.max_in_flight_bytes;
+bool Link::over_bound_locked(std::size_t more_calls, std::size_t more_bytes) const {
+  return pipeline_.pending() + more_calls >= settings_.max_in_flight ||
+         pipeline_.pending_bytes() + more_bytes >= settings_.max_in_flight_bytes;
 }
 
 void Link::wait_for_room_locked(Lock& lock, TimePoint until) {
@@ -122,6 +123,15 @@ Link::Taken Link::try_submit(detail::Call* call) {
     return settings_.overflow == Overflow::block ? Taken::full : Taken::overloaded;
   enqueue_locked(lock, call);
   return Taken::accepted;
+}
+
+Link::Taken Link::taken_beside(std::size_t calls, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  if (closing_)
+    return Taken::closed;
+  if (!over_bound_locked(calls, bytes))
+    return Taken::accepted;
+  return settings_.overflow == Overflow::block ? Taken::full : Taken::overloaded;
 }
 
 void Link::submit(detail::Call* call, bool may_block) {
@@ -195,21 +205,27 @@ void Link::send_soon_locked(Lock& lock, bool idle) {
 }
 
 void Link::submit_internal(detail::Call* call) {
-  call->internal = true;
-  Lock lock(mutex_);
-  if (closing_) {
-    const Error why = close_error_;
-    lock.unlock();
-    if (call->win())
-      call->fail(why);
-    call->release();
+  if (try_submit_internal(call))
     return;
-  }
+  Lock lock(mutex_);
+  const Error why = close_error_;
+  lock.unlock();
+  if (call->win())
+    call->fail(why);
+  call->release();
+}
+
+bool Link::try_submit_internal(detail::Call* call) {
+  call->internal = true;
+  const std::lock_guard lock(mutex_);
+  if (closing_)
+    return false;
   call->source = this;
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
   if (state_ == State::live && !broken_)
     signal_library_locked();
+  return true;
 }
 
 void Link::take_over(CallQueue&& calls) {

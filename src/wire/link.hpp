@@ -132,10 +132,14 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   /// As `submit`, but whatever is not accepted stays with the caller: `full` at the bound when calls may block there.
   enum class Taken : std::uint8_t { accepted, full, overloaded, closed };
   [[nodiscard]] Taken try_submit(detail::Call* call);
+  /// What `try_submit` would say if so much more were pending.
+  [[nodiscard]] Taken taken_beside(std::size_t calls, std::size_t bytes) const;
   /// Waits for room below the bound.
   void wait_for_room(TimePoint until);
   /// Queues a call of the library's own, past the bound.
   void submit_internal(detail::Call* call);
+  /// As `submit_internal`; false when the link is closed, and the call stays with the caller.
+  [[nodiscard]] bool try_submit_internal(detail::Call* call);
 
   // For a topology that moves calls between links. Their `source` stays the link that had them first.
 
@@ -179,7 +183,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   void arm_locked();
   void disarm_locked();
   void make_room_locked();
-  [[nodiscard]] bool over_bound_locked() const;
+  [[nodiscard]] bool over_bound_locked(std::size_t more_calls = 0, std::size_t more_bytes = 0) const;
   void wait_for_room_locked(Lock& lock, TimePoint until);
   void enqueue_locked(Lock& lock, detail::Call* call);
   void send_soon_locked(Lock& lock, bool idle);
