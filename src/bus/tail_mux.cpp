@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -257,6 +258,8 @@ void TailMux::ask(Lock& lock) {
   const Milliseconds block = in_cluster ? kClusterBlock : can_unblock_ ? kBlock : kShortBlock;
   const Decimal block_text(block.count());
   const std::shared_ptr<client::Line> line = std::exchange(beside_, false) ? nullptr : line_;
+  if (!line && keys.size() > 1)
+    return ask_each(lock, keys, cursors);
   std::vector<string_view> words = {"XREAD", "COUNT", count};
   if (line)
     words.insert(words.end(), {"BLOCK", block_text});
@@ -304,6 +307,52 @@ void TailMux::ask(Lock& lock) {
   Reply<Parts>(std::move(mine)).then([self = shared_from_this()](Result<Parts> parts) {
     self->arrived(std::move(parts));
   });
+}
+
+/// Each by a command of its own. While their slot is on its way streams may be on two nodes, and one that does not exist counts as
+/// gone: a read of several is refused until the slot has moved.
+void TailMux::ask_each(Lock& lock, const std::vector<const std::string*>& keys,
+                       const std::vector<std::string>& cursors) {
+  struct All {
+    std::mutex mutex;
+    Parts parts;
+    std::optional<Error> error;
+    std::size_t left = 0;
+  };
+  auto all = std::make_shared<All>();
+  all->left = keys.size();
+  const Decimal count(std::clamp<std::size_t>(kMostRecords / keys.size(), 10, 1000));
+  std::vector<std::string> names;
+  for (const std::string* key : keys)
+    names.push_back(*key);
+  wanted_ = false;
+  blocked_ = false;
+  tries_ = 0;
+  not_before_ = detail::Clock::now() + kPoll;
+  lock.unlock();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const string_view words[] = {"XREAD", "COUNT", count, "STREAMS", names[i], cursors[i]};
+    core_
+        ->command<Parts>(words, settings(Repeat::safe),
+                         [](const wire::Answer& answer) { return read_parts(answer.view); })
+        .then([self = shared_from_this(), all](Result<Parts> parts) {
+          {
+            const std::lock_guard guard(all->mutex);
+            if (parts) {
+              std::ranges::move(*parts, std::back_inserter(all->parts));
+            } else {
+              all->error = std::move(parts).error();
+            }
+            if (--all->left > 0)
+              return;
+          }
+          if (!all->error)
+            return self->arrived(std::move(all->parts));
+          self->deliver(all->parts);
+          Lock inner(self->mutex_);
+          self->failed(inner, *all->error);
+        });
+  }
 }
 
 void TailMux::arrived(Result<Parts> parts) {

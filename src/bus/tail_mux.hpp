@@ -84,6 +84,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   /// Sends the next XREAD, now or when it is time.
   void go_on(Lock& lock);
   void ask(Lock& lock);
+  void ask_each(Lock& lock, const std::vector<const std::string*>& keys, const std::vector<std::string>& cursors);
   void arrived(Result<Parts> parts);
   void deliver(const Parts& parts);
   /// Looks at the streams whose time has come, and then goes on.
