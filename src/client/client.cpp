@@ -36,9 +36,12 @@ class Gathering final : public detail::CallOf<std::vector<Value>> {
 
   void set(std::size_t index, Value value) {
     values_[index] = std::move(value);
+    answered_.store(true, std::memory_order_relaxed);
     settle_one();
   }
   void failed(Error error) {
+    if (error.repeat == Repeat::unsafe)
+      unsafe_.store(true, std::memory_order_relaxed);
     if (!failed_.exchange(true))
       error_ = std::move(error);
     settle_one();
@@ -52,6 +55,8 @@ class Gathering final : public detail::CallOf<std::vector<Value>> {
       return;
     if (win()) {
       if (failed_) {
+        if (answered_ || unsafe_)  // whichever came first: it speaks for all of them
+          error_.repeat = Repeat::unsafe;
         fail(std::move(error_));
       } else {
         store(std::move(values_));
@@ -63,7 +68,7 @@ class Gathering final : public detail::CallOf<std::vector<Value>> {
 
   std::vector<Value> values_;
   std::atomic<std::size_t> left_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, answered_{false}, unsafe_{false};
   Error error_;
 };
 

@@ -484,12 +484,12 @@ void Cluster::redirect(Link&, CallQueue& calls, const std::vector<SlotMove>& mov
         hold(held_[call->slot].moved, call);
         continue;
       }
-      if (++call->redirects > kMostRedirects) {
+      const bool paused = ++call->redirects > kQuickRedirects;
+      if (call->redirects > kMostRedirects || (paused && now >= call->deadline)) {
         given_up.push(call);
         continue;
       }
       counters_.redirects.fetch_add(1, std::memory_order_relaxed);
-      const bool paused = call->redirects > kQuickRedirects;
       // One that is told ASK where it was asked for begins at the owner again, like the others, after a while.
       if (behind_asking != nullptr && !(paused && asked_for)) {
         call->asking = true;
