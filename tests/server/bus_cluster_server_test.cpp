@@ -112,6 +112,8 @@ class BusCluster : public ::testing::Test {
     ASSERT_TRUE(moved) << moved.error().message();
     owner_ = to;
   }
+  /// Beside calls whose keys are divided, which hold up what comes behind them, or without.
+  void append_while_it_goes(bool divided);
   [[nodiscard]] std::int64_t commands_of(std::size_t node) {
     const std::string stats = cluster_->ask(node, {"INFO", "stats"}).value();
     return std::stoll(stats.substr(stats.find("total_commands_processed:") + 25));
@@ -276,10 +278,58 @@ TEST_F(BusCluster, RecordsAreAppendedAndReadWhileTheSlotIsOnItsWay) {
   EXPECT_EQ(tail->stats().gaps, 0U);
 }
 
+// One of them does not exist at first: the server counts it as gone, and would refuse to read it together with the other.
+TEST_F(BusCluster, TailsOfSeveralStreamsReadOnWhileTheirSlotIsOnItsWay) {
+  start_cluster();
+  const Stream other = client_->stream(QueueName{"q"}, StreamName{"t"});
+  append("first");
+  std::mutex mutex;
+  std::multiset<std::string> heard;
+  const auto handler = [&](const TailMessage& message) {
+    const std::lock_guard lock(mutex);
+    heard.insert(*message.record.find("k"));
+  };
+  const auto hears = [&](const std::string& value) {
+    const std::lock_guard lock(mutex);
+    return heard.contains(value);
+  };
+  auto tail = Tail::start(stream(), handler);
+  auto beside = Tail::start(other, handler);
+  ASSERT_TRUE(tail && beside);
+  ASSERT_TRUE(eventually([&] { return blocked_on(owner_) == 1; }));
+  append("here");
+  ASSERT_TRUE(eventually([&] { return hears("here"); }));
+  migrate((owner_ + 1) % cluster_->size(), [&] {
+    for (int i = 0; i < 5; ++i) {
+      append("s" + std::to_string(i));
+      EXPECT_TRUE(eventually([&] { return hears("s" + std::to_string(i)); }, 3s)) << i;
+    }
+    for (int i = 0; i < 5; ++i) {
+      append("t" + std::to_string(i), other);
+      EXPECT_TRUE(eventually([&] { return hears("t" + std::to_string(i)); }, 3s)) << i;
+    }
+    EXPECT_EQ(cluster_->ask(owner_, {"CLUSTER", "COUNTKEYSINSLOT", std::to_string(kSlot)}), "0");
+  });
+  append("last");
+  append("last of t", other);
+  EXPECT_TRUE(eventually([&] { return hears("last") && hears("last of t"); }, 3s));
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(heard.size(), 13U) << "each once";
+  EXPECT_EQ(tail->stats().gaps + beside->stats().gaps, 0U);
+}
+
 // Appends that are under way when their stream goes, and when its slot goes: all stand, once, in their order, at their first try.
-TEST_F(BusCluster, AppendsFollowTheirStreamInOrder) {
+void BusCluster::append_while_it_goes(bool divided) {
   start_cluster();
   append("first");
+  ASSERT_TRUE(client_->command("MSET", "{q}1", "x", "{q}2", "x").get());
+  std::atomic<bool> stop_reading{false};
+  std::thread reader([&] {
+    while (divided && !stop_reading) {
+      const auto both = client_->command("MGET", "{q}1", "{q}2").get();
+      EXPECT_TRUE(both) << both.error().message();
+    }
+  });
   std::vector<std::string> values;
   std::vector<Reply<EventId>> receipts;
   std::atomic<bool> stop{false};
@@ -295,10 +345,21 @@ TEST_F(BusCluster, AppendsFollowTheirStreamInOrder) {
   });
   for (int round = 0; round < 6; ++round) {
     std::this_thread::sleep_for(30ms);
-    migrate((owner_ + 1) % cluster_->size(), [] { std::this_thread::sleep_for(30ms); });
+    const std::size_t to = (owner_ + 1) % cluster_->size();
+    migrate(to, [&] {
+      for (const char* key : {"{q}1", "{q}2"}) {
+        std::this_thread::sleep_for(30ms);
+        const auto gone = cluster_->ask(
+            owner_, {"MIGRATE", "127.0.0.1", std::to_string(cluster_->node(to).port()), key, "0", "5000"});
+        EXPECT_TRUE(gone) << gone.error().message();
+        std::this_thread::sleep_for(30ms);
+      }
+    });
   }
   stop = true;
   appender.join();
+  stop_reading = true;
+  reader.join();
   std::vector<std::string> ids;
   std::size_t refused = 0;
   for (Reply<EventId>& receipt : receipts) {
@@ -324,6 +385,9 @@ TEST_F(BusCluster, AppendsFollowTheirStreamInOrder) {
   std::printf("%zu records, %llu calls redirected\n", ids.size(),
               static_cast<unsigned long long>(client_->stats().redirects));
 }
+
+TEST_F(BusCluster, AppendsFollowTheirStreamInOrder) { append_while_it_goes(false); }
+TEST_F(BusCluster, AppendsKeepTheirOrderBesideCallsWhoseKeysAreDivided) { append_while_it_goes(true); }
 
 // A promoted replica on request: nothing is lost. Then one that takes the place of a node that was killed.
 TEST_F(BusCluster, AConsumerAndATailGoOnAfterAFailover) {

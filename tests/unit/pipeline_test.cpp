@@ -133,6 +133,28 @@ TEST_F(PipelineTest, AskingGoesBeforeEachCommandAndOnceBeforeATransaction) {
   EXPECT_EQ(behind->stream_offset, 2 * asking.size() + 2 * get.size() + asking.size() + block.size());
 }
 
+// Its connection was lost before anything of it was written, or before ASKING was answered, and its slot got another owner.
+TEST_F(PipelineTest, WhatNoLongerAsksWaitsForItsOwnRepliesAlone) {
+  for (const std::uint64_t sent : {std::uint64_t{0}, std::uint64_t{20}}) {
+    wire::Pipeline fresh;
+    std::swap(pipeline, fresh);
+    detail::Call* call = add("A", Repeat::safe);
+    call->asking = true;
+    ASSERT_EQ(gather(), "*1\r\n$6\r\nASKING\r\n*1\r\n$1\r\nA\r\n");
+    wire::CallQueue lost;
+    (void)pipeline.connection_lost(sent, detail::Clock::now(), 1s, lost);
+    ASSERT_TRUE(lost.empty());
+    call->asking = false;
+    EXPECT_EQ(gather(), "*1\r\n$1\r\nA\r\n");
+    EXPECT_FALSE(call->awaits_asking) << sent;
+    bool last = false;
+    EXPECT_EQ(pipeline.next_in_flight(last), call);
+    EXPECT_TRUE(last) << sent;
+    if (last)
+      call->release();
+  }
+}
+
 // A lost connection at every byte: what had no byte written waits again, what had one is repeated only if that is safe.
 TEST_F(PipelineTest, LossAtEveryByte) {
   for (std::uint64_t sent = 0; sent <= 33; ++sent) {
