@@ -643,7 +643,7 @@ class Twins {
 
 TEST(ExchangeServerTest, LeavesTheDatabaseThatTheVerbsLeaveOneByOne) {
   std::map<std::string, int> seen;
-  for (unsigned seed = 1; seed <= 11; ++seed) {
+  for (unsigned seed = 1; seed <= 13; ++seed) {
     Twins twins(seed);
     for (int round = 0; round < 80; ++round) {
       twins.round();
