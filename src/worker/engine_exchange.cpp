@@ -21,12 +21,12 @@ namespace {
 constexpr std::size_t kBite = 100;
 /// Bytes of results and errors of one call.
 constexpr std::size_t kBiteBytes = std::size_t{1} << 20;
-/// Exchanges in flight: the server has the next one while we handle the last.
-constexpr std::size_t kWindow = 3;
+/// Exchanges in flight: the server has others while we handle the last, and beside a busy producer as many turns as it.
+constexpr std::size_t kWindow = 4;
 /// What makes a second exchange worth its while.
 constexpr std::size_t kWorthwhile = kBite / 2;
 /// Jobs beyond the slots, at most.
-constexpr std::size_t kMostPrefetch = 3 * kBite;
+constexpr std::size_t kMostPrefetch = kWindow * kBite;
 /// Settles that wait for a server that answers claims but no settles: beyond so many nothing more is claimed.
 constexpr std::size_t kMostUnsettled = 1024;
 /// How long runs that ended wait at most for the exchange before theirs.
