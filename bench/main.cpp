@@ -14,6 +14,7 @@
 
 #include "bullmq.hpp"
 #include "cache_case.hpp"
+#include "cache_hit_case.hpp"
 #include "cases.hpp"
 #include "echomq/testing/private_server.hpp"
 #include "pick_up.hpp"
@@ -32,6 +33,7 @@ void print(const echomq_bench::Verdict& verdict) {
 
 constexpr std::string_view kPickUp = "worker, idle pick-up";
 constexpr std::string_view kPaced = "worker, 1,000 jobs/s";
+constexpr std::string_view kHit = "cache, hit";
 constexpr std::string_view kPush = "cache, push to applied";
 constexpr std::string_view kPeer = "worker, beside bullmq";
 
@@ -60,6 +62,17 @@ void print(const echomq_bench::PushVerdict& verdict) {
       "µs\n",
       kPush.data(), verdict.median_ratio(), verdict.kMostMedian, word(verdict.holds()), verdict.p50, verdict.p99,
       verdict.ping, verdict.tracking_p50);
+  std::fflush(stdout);
+}
+
+void print(const echomq_bench::HitVerdict& verdict) {
+  std::printf(
+      "%-34s %5.2f of the map (must be at most %.1f)%s  %zu entries, %u threads: %.1f ns (10 %%: %.1f, 90 %%: %.1f%s), "
+      "map %.1f ns; "
+      "%.1f bytes a row (%.1f)\n",
+      kHit.data(), verdict.ratio, verdict.kMostRatio, word(verdict.holds()), verdict.entries, verdict.threads,
+      verdict.hit[1], verdict.hit[0], verdict.hit[2], verdict.bounded() ? "; must be at most 60" : "", verdict.map,
+      verdict.bytes_a_row, verdict.kMostBytes);
   std::fflush(stdout);
 }
 
@@ -97,6 +110,17 @@ boost::json::object to_json(const echomq_bench::PushVerdict& verdict) {
           {"p99_us", verdict.p99},
           {"ping_us", verdict.ping},
           {"tracking_p50_us", verdict.tracking_p50}};
+}
+
+boost::json::object to_json(const echomq_bench::HitVerdict& verdict) {
+  return {{"name", kHit},
+          {"entries", verdict.entries},
+          {"threads", verdict.threads},
+          {"of_map", verdict.ratio},
+          {"holds", verdict.holds()},
+          {"hit_ns", boost::json::array{verdict.hit[0], verdict.hit[1], verdict.hit[2]}},
+          {"map_ns", verdict.map},
+          {"bytes_a_row", verdict.bytes_a_row}};
 }
 
 boost::json::object to_json(const echomq_bench::PeerVerdict& verdict, const std::string& peer) {
@@ -181,6 +205,13 @@ int main(int argc, char** argv) {
     print(push);
     all_hold = all_hold && push.holds();
     rows.push_back(to_json(push));
+  }
+  if (wanted(kHit)) {
+    for (const echomq_bench::HitVerdict& hits : echomq_bench::measure_hits(server->url(), scale)) {
+      print(hits);
+      all_hold = all_hold && hits.holds();
+      rows.push_back(to_json(hits));
+    }
   }
   if (wanted(kPeer)) {
     const auto peer = echomq_bench::measure_bullmq(bed, server->socket_path(), scale, pairs);
