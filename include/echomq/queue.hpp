@@ -55,8 +55,8 @@ struct RunOptions {
   std::string_view backoff;
   /// How long one run may take; >= 1 ms. Field `timeout`.
   std::optional<Milliseconds> timeout;
-  /// A job that no worker has begun so long after its admission, by the server's clock, is dead instead of run; >= 1 ms,
-  /// and more than `in`. Field `expires_at`, Unix ms.
+  /// A job that no worker has begun, or begun again, so long after its admission, by the server's clock, is dead instead
+  /// of run: a retry, a hand-back and a crash come under it too; >= 1 ms, and more than `in`. Field `expires_at`, Unix ms.
   std::optional<Milliseconds> expire;
   /// How long what it came to is kept for `Queue::wait` and `Queue::result` once it has ended; >= 1 ms. Field `keep`.
   std::optional<Milliseconds> keep;

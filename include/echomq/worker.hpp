@@ -159,7 +159,7 @@ class Backoff {
 /// its message, whatever its type; what ends the process is recovered by the lease.
 using Handler = std::function<Outcome(Job&)>;
 /// A coroutine: begun on a thread of the worker's pool, continued where the client's continuations run (its executor,
-/// else the thread of its connection). It must not block; then `concurrency` may be far above the number of threads.
+/// else the one thread that a client has for them). It must not block; then `concurrency` may be far above the number of threads.
 using AsyncHandler = std::function<Task<Outcome>(Job&)>;
 
 namespace detail {

@@ -59,8 +59,8 @@ TEST_F(Connections, AClosedClientLeavesNone) {
   EXPECT_TRUE(comes_back_to(before));
 }
 
-TEST_F(Connections, TwoHundredWorkersShareFour) {
-  constexpr int kQueues = 200;
+TEST_F(Connections, TwoThousandWorkersShareFour) {
+  constexpr int kQueues = 2000;
   const std::int64_t before = connections();
   auto opened = Client::open(server().tcp_url(), {.name = "workers"});
   ASSERT_TRUE(opened) << opened.error().message();
@@ -70,6 +70,7 @@ TEST_F(Connections, TwoHundredWorkersShareFour) {
     for (int number = 0; number < kQueues; ++number) {
       WorkerOptions options;
       options.beat = 5min;  // only a wake-up is quicker than the test
+      options.concurrency = 1;
       auto worker = Worker::start(
           opened->queue(numbered("work", number)),
           [&done](Job&) {
