@@ -296,7 +296,7 @@ struct StopReport {
 /// `stop_deadline`, then joins. The client must stay open until then: after `Client::close()` nothing can be settled.
 ///
 /// Keys and scripts: `settle_and_take`, `settle`, `take`; `extend_locks`; `promote`; `upkeep`, and by its leave
-/// `sweep_stalled`, `repeat_due`, `repeat_fire`, and `flow_deliver` and `flow_fail_deliver` for what is in the queue's
+/// `sweep_lapsed`, `repeat_due`, `repeat_fire`, and `flow_deliver` and `flow_death_deliver` for what is in the queue's
 /// `flow:outbox`; `park`, and `BLPOP` on the queue's wake list.
 /// After `fork` the child's copy does nothing: start a worker over a client of the child's own.
 class Worker {

@@ -1,7 +1,6 @@
 // One pass over an outbox.
 #include "queue/flow_deliver.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "queue/start.hpp"
@@ -30,15 +29,6 @@ bool OutboxPass::go_on(Asker& to) {
     } else if (step == Step::bring) {
       for (std::size_t i = 0; i < records_.size(); ++i)
         asked |= bring(to, i);
-    } else if (step == Step::look) {
-      // By itself: a script that the server does not know yet is sent once more, behind whatever was asked with it.
-      for (const std::size_t i : brought_) {
-        const auto record = parse_flow_record(records_[i].as_text().value_or(string_view()));
-        if (!lived_[i] || !record)
-          continue;
-        ask_state(to, i, *record);
-        asked = true;
-      }
     } else {
       for (const std::size_t i : brought_)
         take_out(to, i);
@@ -55,30 +45,20 @@ void OutboxPass::heard(std::size_t tag, Result<Value> answer) {
     } else {
       records_ = answer->take_items();
       outcome_.read = static_cast<std::int64_t>(records_.size());
-      lived_.resize(records_.size());
     }
-  } else if (step_ == Step::look) {
-    if (tag >= first_tag_ + batch_) {
-      const auto state = answer ? answer->as_text() : std::nullopt;
-      lived_[tag - first_tag_ - batch_] = state && *state != "dead";
-      return;
-    }
-    if (answer && answer->as_integer() == 1) {
+  } else if (step_ == Step::take_out) {
+    const std::size_t index = tag - first_tag_;
+    const auto said = answer ? answer->as_integer() : std::nullopt;
+    if (said == 1 || said == 2) {
       ++outcome_.delivered;
-      brought_.push_back(tag - first_tag_);
+      brought_.push_back(index);
+      if (const auto record = parse_flow_record(records_[index].as_text().value_or("")); said == 2 && record)
+        fallen_.push_back({record->parent_queue, record->parent, std::string(record->text)});
       return;
     }
     ++outcome_.failed;
     if (!outcome_.error && !answer)
       outcome_.error = std::move(answer).error();
-  } else if (step_ == Step::take_out && answer && answer->as_text() == "dead") {
-    const Value& record = records_[tag - first_tag_ - batch_];
-    const auto read = parse_flow_record(record.as_text().value_or(string_view()));
-    // Of two children in one pass one has killed it. Which one cannot be told when the scripts had to be sent once more.
-    if (read && std::ranges::none_of(fallen_, [&](const FallenParent& one) {
-          return one.parent == read->parent && one.queue == read->parent_queue;
-        }))
-      fallen_.push_back({read->parent_queue, read->parent, std::string(read->text)});
   }
   // A record that was brought but could not be taken out is brought once more later, and counts for nothing then.
 }
@@ -105,17 +85,11 @@ bool OutboxPass::bring(Asker& to, std::size_t index) {
   } else {
     const keyspace::KeyText failed = keys.job_sub(record->parent, Subkey::failed);
     const keyspace::KeyText unsuccessful = keys.job_sub(record->parent, Subkey::unsuccessful);
-    if (deaths_ == Deaths::looked_for && record->policy == "fp")
-      ask_state(to, index, *record);
-    to.ask(first_tag_ + index, scripts_.flow_fail_deliver, views(counter, failed, unsuccessful, row),
+    const auto& script = deaths_ == Deaths::named ? scripts_.flow_death_deliver : scripts_.flow_fail_deliver;
+    to.ask(first_tag_ + index, script, views(counter, failed, unsuccessful, row),
            views(record->child, record->text, record->policy, keys.base(), record->parent.text()), Repeat::safe);
   }
   return true;
-}
-
-void OutboxPass::ask_state(Asker& to, std::size_t index, const FlowRecord& record) {
-  const keyspace::KeyText row = keys_of(record.parent_queue).job(record.parent);
-  to.ask(first_tag_ + batch_ + index, views(string_view("HGET"), row, string_view("state")), nullptr, Repeat::safe);
 }
 
 /// By value, nearest to the head: somebody else who delivers the same may have taken it out already, and what stands
@@ -136,9 +110,9 @@ const keyspace::QueueKeys& OutboxPass::keys_of(const QueueName& name) {
 
 namespace {
 
-class LookingPass {
+class NamingPass {
  public:
-  LookingPass(const keyspace::QueueKeys& own, std::uint32_t batch, Deaths deaths) : pass_(own, batch, 0, deaths) {}
+  NamingPass(const keyspace::QueueKeys& own, std::uint32_t batch) : pass_(own, batch, 0, Deaths::named) {}
   [[nodiscard]] bool go_on(Asker& to) { return pass_.go_on(to); }
   void heard(std::size_t tag, Result<Value> answer) { pass_.heard(tag, std::move(answer)); }
   [[nodiscard]] Result<Brought> outcome() {
@@ -152,9 +126,9 @@ class LookingPass {
 
 }  // namespace
 
-Reply<Brought> bring(const Queue& queue, std::uint32_t batch, Deaths deaths) {
+Reply<Brought> bring(const Queue& queue, std::uint32_t batch) {
   const Queue::State& state = queue.internal();
-  return converse<Brought>(*state.core, std::nullopt, LookingPass(state.keys, batch, deaths));
+  return converse<Brought>(*state.core, std::nullopt, NamingPass(state.keys, batch));
 }
 
 }  // namespace queue

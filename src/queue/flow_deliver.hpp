@@ -30,33 +30,30 @@ struct Brought {
   std::vector<FallenParent> fallen;
 };
 
-/// Whether a pass finds out who died.
-enum class Deaths : std::uint8_t { ignored, looked_for };
+/// By which script a pass brings a child's death: the canonical one, or `flow_death_deliver`, which says whether the parent died.
+enum class Deaths : std::uint8_t { ignored, named };
 
-/// `Flow::deliver`, and finds out which parents died of what was brought: the script does not say, so the state of each is
-/// looked at before and after it. Two passes that bring one record at the same time may both name its parent.
-[[nodiscard]] Reply<Brought> bring(const Queue& queue, std::uint32_t batch, Deaths deaths = Deaths::looked_for);
+/// `Flow::deliver` that says which parents died of what it brought.
+[[nodiscard]] Reply<Brought> bring(const Queue& queue, std::uint32_t batch);
 
 /// One pass, part of a conversation. Its tags begin with `first_tag`.
 class OutboxPass {
  public:
   OutboxPass(const keyspace::QueueKeys& own, std::uint32_t batch, std::size_t first_tag = 0,
-             Deaths fallen = Deaths::ignored);
+             Deaths deaths = Deaths::ignored);
   bool go_on(Asker& to);
   void heard(std::size_t tag, Result<Value> answer);
   /// An error when the outbox could not be read.
   [[nodiscard]] Result<Delivered> outcome();
-  /// Parents that were alive before their record was brought and dead after it.
+  /// Parents that died of a record of this pass.
   [[nodiscard]] std::vector<FallenParent> take_fallen() { return std::move(fallen_); }
 
  private:
-  enum class Step : std::uint8_t { read, bring, look, take_out, done };
+  enum class Step : std::uint8_t { read, bring, take_out, done };
 
   /// False: what stands there is no record.
   bool bring(Asker& to, std::size_t index);
   void take_out(Asker& to, std::size_t index);
-  /// Asks for the state of the parent of a record.
-  void ask_state(Asker& to, std::size_t index, const FlowRecord& record);
   [[nodiscard]] const keyspace::QueueKeys& keys_of(const QueueName& name);
 
   const Scripts& scripts_;
@@ -67,7 +64,6 @@ class OutboxPass {
   Step step_ = Step::read;  ///< the next one
   std::vector<Value> records_;
   std::vector<std::size_t> brought_;
-  std::vector<bool> lived_;
   std::vector<FallenParent> fallen_;
   std::list<keyspace::QueueKeys> queues_;
   Delivered outcome_;

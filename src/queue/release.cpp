@@ -1,9 +1,11 @@
 // Release by time: what is due, and what its worker has lost.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "queue/conversation.hpp"
 #include "queue/start.hpp"
+#include "queue/swept.hpp"
 
 namespace echomq {
 inline namespace v1 {
@@ -52,9 +54,10 @@ struct LaneReap {
 };
 
 /// The members that a sweep has moved; those that are no ids are counted and hold up no others.
-[[nodiscard]] Result<void> read_swept(const resp::View& list, std::vector<JobId>& ids, std::uint64_t& unreadable) {
+[[nodiscard]] Result<void> read_swept(std::string_view script, const resp::View& list, std::vector<JobId>& ids,
+                                      std::uint64_t& unreadable) {
   if (!list.is_aggregate())
-    return unexpected_reply("sweep_stalled", list);
+    return unexpected_reply(script, list);
   ids.reserve(list.size());
   for (const resp::View& item : list.elements()) {
     if (const auto id = JobId::parse(item.as_text().value_or(""))) {
@@ -64,6 +67,21 @@ struct LaneReap {
     }
   }
   return {};
+}
+
+/// `sweep_stalled` or `sweep_lapsed`: they are called alike.
+template <typename T, typename Decode>
+[[nodiscard]] Reply<T> sweep(const Queue::State& state, const script::ScriptSource& script, const SweepOptions& options,
+                             Decode decode) {
+  ECHOMQ_CHECK(check_limit("max_stalled", options.max_stalled));
+  ECHOMQ_CHECK(check_limit("limit", options.limit));
+  ECHOMQ_CHECK(check_deadline(options.deadline));
+  const keyspace::QueueKeys& keys = state.keys;
+  const Decimal max_stalled(options.max_stalled);
+  const Decimal limit(options.limit);
+  return state.core->eval<T>(script, views(keys.active(), keys.pending(), keys.dead()),
+                             views(keys.base(), max_stalled, limit), settings(Repeat::unsafe, options.deadline),
+                             std::move(decode));
 }
 
 }  // namespace
@@ -92,21 +110,31 @@ Reply<std::int64_t> Queue::reap_lane(LaneId lane, std::uint32_t limit) const {
 }
 
 Reply<Swept> Queue::sweep_stalled(SweepOptions options) const {
-  ECHOMQ_CHECK(check_limit("max_stalled", options.max_stalled));
-  ECHOMQ_CHECK(check_limit("limit", options.limit));
-  ECHOMQ_CHECK(check_deadline(options.deadline));
-  const keyspace::QueueKeys& keys = state_->keys;
-  const Decimal max_stalled(options.max_stalled);
-  const Decimal limit(options.limit);
-  return state_->core->eval<Swept>(state_->scripts.sweep_stalled, views(keys.active(), keys.pending(), keys.dead()),
-                                   views(keys.base(), max_stalled, limit), settings(Repeat::unsafe, options.deadline),
-                                   [](const wire::Answer& answer) -> Result<Swept> {
-                                     Swept swept;
-                                     ECHOMQ_CHECK(read_swept(answer.view.at(0), swept.recovered, swept.unreadable));
-                                     ECHOMQ_CHECK(read_swept(answer.view.at(1), swept.dead, swept.unreadable));
-                                     return swept;
-                                   });
+  return sweep<Swept>(*state_, state_->scripts.sweep_stalled, options, [](const wire::Answer& answer) -> Result<Swept> {
+    Swept swept;
+    ECHOMQ_CHECK(read_swept("sweep_stalled", answer.view.at(0), swept.recovered, swept.unreadable));
+    ECHOMQ_CHECK(read_swept("sweep_stalled", answer.view.at(1), swept.dead, swept.unreadable));
+    return swept;
+  });
 }
+
+namespace queue {
+
+Reply<SweptLapsed> sweep_lapsed(const Queue& queue, const SweepOptions& options) {
+  const Queue::State& state = queue.internal();
+  return sweep<SweptLapsed>(
+      state, state.scripts.sweep_lapsed, options, [](const wire::Answer& answer) -> Result<SweptLapsed> {
+        SweptLapsed out;
+        Swept& swept = out.swept;
+        std::uint64_t no_ids = 0;  // a link may name anything
+        ECHOMQ_CHECK(read_swept("sweep_lapsed", answer.view.at(0), swept.recovered, swept.unreadable));
+        ECHOMQ_CHECK(read_swept("sweep_lapsed", answer.view.at(1), swept.dead, swept.unreadable));
+        ECHOMQ_CHECK(read_swept("sweep_lapsed", answer.view.at(2), out.fallen, no_ids));
+        return out;
+      });
+}
+
+}  // namespace queue
 
 }  // namespace v1
 }  // namespace echomq

@@ -48,6 +48,7 @@ const Scripts& Scripts::get() noexcept {
       .reap = need("reap"),
       .greap_group = need("greap_group"),
       .sweep_stalled = need("sweep_stalled"),
+      .sweep_lapsed = need("sweep_lapsed"),
       .queue_pause = need("queue_pause"),
       .queue_resume = need("queue_resume"),
       .drain = need("drain"),
@@ -83,6 +84,7 @@ const Scripts& Scripts::get() noexcept {
       .enqueue_flow_child = need("enqueue_flow_child"),
       .flow_deliver = need("flow_deliver"),
       .flow_fail_deliver = need("flow_fail_deliver"),
+      .flow_death_deliver = need("flow_death_deliver"),
   };
   return scripts;
 }

@@ -34,6 +34,7 @@ struct Scripts {
   const Source& reap;
   const Source& greap_group;
   const Source& sweep_stalled;
+  const Source& sweep_lapsed;
   const Source& queue_pause;
   const Source& queue_resume;
   const Source& drain;
@@ -69,6 +70,7 @@ struct Scripts {
   const Source& enqueue_flow_child;
   const Source& flow_deliver;
   const Source& flow_fail_deliver;
+  const Source& flow_death_deliver;
 
   [[nodiscard]] static const Scripts& get() noexcept;
 };

@@ -1,7 +1,6 @@
-// What `sweep_stalled` does not say of the jobs that it has ended.
+// A sweep that also says which flow parents died of it.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "echomq/id.hpp"
@@ -12,9 +11,13 @@ namespace echomq {
 inline namespace v1 {
 namespace queue {
 
-/// Takes the mark that `Queue::cancel` leaves off the rows of `dead`, which one sweep has just ended, and gives the flow parents
-/// of this queue that died of them: those that are dead and that no child outside of `dead` has killed.
-[[nodiscard]] Reply<std::vector<JobId>> after_sweep(const Queue& queue, std::span<const JobId> dead);
+struct SweptLapsed {
+  Swept swept;
+  std::vector<JobId> fallen;  ///< flow parents of this queue that died of those that are dead
+};
+
+/// Script `sweep_lapsed`: `Queue::sweep_stalled`, and the dead lose the mark that `Queue::cancel` leaves.
+[[nodiscard]] Reply<SweptLapsed> sweep_lapsed(const Queue& queue, const SweepOptions& options);
 
 }  // namespace queue
 }  // namespace v1

@@ -134,24 +134,26 @@ void Engine::sweep() {
   if (stopping_ || closed_ || sweeping_)
     return;
   sweeping_ = true;
-  when(verbs_.sweep_stalled({.max_stalled = options_.max_stalled, .limit = kUpkeepBite}),
-       [this, sent = now_](const Result<Swept>& answer) {
+  when(queue::sweep_lapsed(verbs_, {.max_stalled = options_.max_stalled, .limit = kUpkeepBite}),
+       [this, sent = now_](const Result<queue::SweptLapsed>& answer) {
          sweeping_ = false;
          if (!answer) {
            if (stopping_)
              return;
-           call_failed(answer.error(), "sweep_stalled");
+           call_failed(answer.error(), "sweep_lapsed");
            alarms_.set_earlier(Alarm::sweep, now_ + spread(options_.sweep_period));
            return;
          }
-         counters_.recovered.fetch_add(answer->recovered.size(), std::memory_order_relaxed);
-         counters_.dead_stalled.fetch_add(answer->dead.size(), std::memory_order_relaxed);
-         if (observers_ && answer->recovered.size() + answer->dead.size() > 0)
-           observers_->recovered(answer->recovered, answer->dead);
+         const Swept& swept = answer->swept;
+         counters_.recovered.fetch_add(swept.recovered.size(), std::memory_order_relaxed);
+         counters_.dead_stalled.fetch_add(swept.dead.size(), std::memory_order_relaxed);
+         const std::size_t moved = swept.recovered.size() + swept.dead.size();
+         if (observers_ && moved > 0)
+           observers_->recovered(swept.recovered, swept.dead);
          // Among them may be jobs of this very process, which slept longer than its leases. Not those that have come since: a
          // claim behind the BLPOP brings what this sweep has put back, and its answer may be here first.
          Jobs ours;
-         for (const auto* ids : {&answer->recovered, &answer->dead}) {
+         for (const auto* ids : {&swept.recovered, &swept.dead}) {
            for (const JobId& id : *ids) {
              by_id_.each_of(id, [&](const JobState& job) {
                if (job.held.since < sent && !job.held.lost && job.held.phase != Phase::settling)
@@ -161,29 +163,18 @@ void Engine::sweep() {
          }
          for (const JobPtr& job : ours)
            lose(job, Loss::lapsed, "its lease had lapsed");
-         for (const JobId& id : answer->recovered)
+         for (const JobId& id : swept.recovered)
            publisher_.add(EventKind::stalled, id);
-         for (const JobId& id : answer->dead)
-           tell_death(id, "stalled");
-         const bool more = answer->recovered.size() + answer->dead.size() >= kUpkeepBite;
-         const bool looks = !answer->dead.empty() && !closed_;
-         if (looks) {
-           when(queue::after_sweep(verbs_, answer->dead), [this, more](const Result<std::vector<JobId>>& fallen) {
-             // Not before: children that a second sweep ends would make it unknown which of the two killed their parent.
-             if (more && !stopping_)
-               alarms_.set(Alarm::sweep, now_);
-             if (!fallen)
-               return call_failed(fallen.error(), "after sweep_stalled");
-             for (const JobId& parent : *fallen)
-               tell_death(parent, "stalled");
-           });
+         for (const auto* ids : {&swept.dead, &answer->fallen}) {
+           for (const JobId& id : *ids)
+             tell_death(id, "stalled");
          }
          if (stopping_)
            return;
          // Also a dead one leaves its slot under the queue's ceiling, or its lane's.
-         if (answer->recovered.size() + answer->dead.size() > 0)
+         if (moved > 0)
            new_work();
-         if (more && !looks)
+         if (moved >= kUpkeepBite)
            alarms_.set(Alarm::sweep, now_);
        });
 }
@@ -192,8 +183,7 @@ void Engine::deliver() {
   if (stopping_ || closed_ || delivering_)
     return;
   delivering_ = true;
-  const auto deaths = options_.events == WorkerEvents::nothing ? queue::Deaths::ignored : queue::Deaths::looked_for;
-  when(queue::bring(verbs_, kUpkeepBite, deaths), [this](const Result<queue::Brought>& answer) {
+  when(queue::bring(verbs_, kUpkeepBite), [this](const Result<queue::Brought>& answer) {
     delivering_ = false;
     if (answer) {
       tell_delivered(answer->pass);

@@ -1,5 +1,5 @@
-// settle, take and settle_and_take through `exchange`: whole databases after random mixes beside those that the canonical
-// verbs leave one by one.
+// settle, take and settle_and_take through `exchange`, sweep_lapsed and flow_death_deliver: whole databases after random mixes beside
+// those that the canonical verbs leave one by one.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -171,6 +171,33 @@ class Twins {
       return;
     exchange_both(settlements, request);
   }
+  /// Flows, most of all: leases lapse and are swept, and records of deaths are brought.
+  void sweep_round() {
+    steps_.clear();
+    for (int i = below(4); i > 0; --i)
+      admit();
+    for (int i = 1 + below(3); i > 0; --i)
+      flow();
+    if (below(4) == 0)
+      disturb();
+    for (const std::string& id : parents_) {
+      const std::optional<std::string> state = one_field(id, "state");
+      if (state == "awaiting_children" && below(3) == 0) {  // as one that was reprocessed: it runs beside its children
+        both({"HSET", kP + "job:" + id, "state", "pending"});
+        both({"ZADD", kP + "pending", "0", id});
+      }
+      if (state && below(6) == 0)
+        both({"HSET", kP + "job:" + id, "cancel", "1"});
+    }
+    for (int i = 0; i < 2; ++i)
+      exchange_both({}, claim());
+    if (below(3) != 0)
+      sweep_both();
+    for (int i = below(4); i > 0; --i)
+      deliver_both();
+    if (parents_.size() > 30)
+      parents_.erase(parents_.begin(), parents_.begin() + 15);
+  }
   [[nodiscard]] std::string compare() {
     const std::string a = one_.dump();
     const std::string b = all_.dump();
@@ -240,6 +267,7 @@ class Twins {
     }
     arguments.insert(arguments.end(), policies.begin(), policies.end());
     both("enqueue_flow", keys, arguments);
+    parents_.push_back(parent);
     if (below(3) == 0)
       both({"HSET", kP + "job:" + parent, "parent", fresh(), "parent_queue", below(2) == 0 ? "other" : ""});
     if (below(4) == 0)  // a parent that runs while a child of its is not done
@@ -431,12 +459,123 @@ class Twins {
     return request;
   }
 
+  /// The parent of this queue that lives and would die of a child.
+  std::optional<std::string> one_living_parent(const std::string& child) {
+    const std::optional<std::string> parent = one_field(child, "parent");
+    const std::string queue = one_field(child, "parent_queue").value_or("");
+    if (!parent || (!queue.empty() && queue != "q") || one_field(*parent, "state").value_or("dead") == "dead")
+      return std::nullopt;
+    return parent;
+  }
+  /// Jobs by their rows' states.
+  std::map<std::string, std::string> one_states() {
+    std::map<std::string, std::string> states;
+    const Value reply = one_.raw({"EVAL", R"(
+      local out = {}
+      for _, key in ipairs(redis.call('KEYS', 'emq:{q}:job:??????????????')) do
+        out[#out + 1] = string.sub(key, -14)
+        out[#out + 1] = redis.call('HGET', key, 'state') or ''
+      end
+      return out)",
+                                  "0"});
+    for (std::size_t i = 0; i + 1 < reply.size(); i += 2)
+      states[std::string(reply[i].as_text().value_or(""))] = reply[i + 1].as_text().value_or("");
+    return states;
+  }
+  static std::vector<std::string> texts(const Value& list) {
+    std::vector<std::string> out;
+    for (const Value& one : list.items())
+      out.emplace_back(one.as_text().value_or(""));
+    return out;
+  }
+
+  /// One side by `sweep_stalled`, the other by `sweep_lapsed`: who died is found by looking at all rows before and after.
+  void sweep_both() {
+    for (const std::string& id : one_.members("active")) {
+      if (below(3) == 0)
+        continue;
+      both({"ZADD", kP + "active", "XX", "1", id});
+      if (one_field(id, "parent") && below(2) == 0)
+        both({"HSET", kP + "job:" + id, "stalled", "5"});
+    }
+    const auto before = one_states();
+    const std::vector<std::string> arguments = {kP, std::to_string(1 + below(3)), std::to_string(1 + below(20))};
+    const std::vector<std::string> keys = {"active", "pending", "dead"};
+    const Value said = one_.call("sweep_stalled", keys, arguments);
+    ASSERT_EQ(one_.error(), "");
+    const Value named = all_.call("sweep_lapsed", keys, arguments);
+    ASSERT_EQ(all_.error(), "");
+    ASSERT_EQ(said.size(), 2U);
+    ASSERT_EQ(named.size(), 3U);
+    EXPECT_EQ(texts(named[0]), texts(said[0]));
+    EXPECT_EQ(texts(named[1]), texts(said[1]));
+    const auto recovered = texts(said[0]);
+    const auto died = texts(said[1]);
+    std::vector<std::string> fallen = texts(named[2]);
+    steps_.push_back("sweep: " + std::to_string(recovered.size()) + ", " + std::to_string(died.size()) + ", " +
+                     std::to_string(fallen.size()));
+    std::vector<std::string> expected;
+    for (const auto& [id, state] : one_states()) {
+      const auto was = before.find(id);
+      if (state == "dead" && was != before.end() && was->second != "dead" && std::ranges::count(died, id) == 0)
+        expected.push_back(id);
+    }
+    for (const std::string& id : died)
+      end_mark(id);
+    for (const std::string& id : expected) {
+      if (one_field(id, "cancel"))
+        seen["marked parent"]++;
+      end_mark(id);
+      seen["fallen by a sweep"]++;
+      if (std::ranges::count(recovered, id) > 0)
+        seen["recovered and fallen"]++;
+      if (one_.raw({"HLEN", kP + "job:" + id + ":failed"}).as_integer().value_or(0) > 1)
+        seen["of several"]++;
+    }
+    std::ranges::sort(fallen);
+    EXPECT_EQ(fallen, expected);
+  }
+
+  /// One side by `flow_fail_deliver`, the other by `flow_death_deliver`.
+  void deliver_both() {
+    if (parents_.empty())
+      return;
+    const std::string& parent = any(parents_);
+    const std::string row = "job:" + parent;
+    if (children_.size() > 20)
+      children_.erase(children_.begin(), children_.begin() + 10);
+    if (children_.empty() || below(3) != 0)
+      children_.push_back(fresh());
+    const std::string& child = any(children_);  // a record may come again
+    if (below(10) == 0)
+      both({"HSET", kP + row + ":processed", child, "done before"});
+    const bool lived = one_field(parent, "state").value_or("dead") != "dead";
+    const std::vector<std::string> keys = {row + ":dependencies", row + ":failed", row + ":unsuccessful", row};
+    const std::vector<std::string> arguments = {child, "of " + child, below(3) == 0 ? "id" : "fp", kP, parent};
+    EXPECT_EQ(one_.call("flow_fail_deliver", keys, arguments).as_integer(), 1);
+    const Value named = all_.call("flow_death_deliver", keys, arguments);
+    const bool fallen = lived && one_field(parent, "state") == "dead";
+    steps_.push_back("deliver " + child + " to " + parent + (fallen ? ": dead" : ""));
+    EXPECT_EQ(named.as_integer(), fallen ? 2 : 1);
+    seen[fallen ? "fallen by a record" : "a record that kills nobody"]++;
+    if (fallen && one_field(parent, "cancel"))
+      seen["marked parent"]++;
+    if (fallen)
+      end_mark(parent);
+  }
+
   /// One settlement by its own script: the verdict.
   Settled settle_one(const Settlement& s) {
     const std::string id(s.id.text());
     const std::optional<std::string> keep = one_field(id, "keep");
+    const std::optional<std::string> parent = one_living_parent(id);
     const std::int64_t failed = one_number("metrics:failed", "count");
     const Settled verdict = settle_by_verb(s);
+    if (parent && one_field(*parent, "state") == "dead") {
+      end_mark(*parent);
+      fallen_.push_back(*parent);
+      seen["fallen by a settle"]++;
+    }
     if (verdict == Settled::completed)
       keep_one(id, keep, "completed" + std::string(1, '\0') + std::string(s.text.value_or(s.id.text())));
     if (verdict == Settled::dead && one_number("metrics:failed", "count") > failed) {
@@ -588,6 +727,7 @@ class Twins {
 
   void exchange_both(const std::vector<Settlement>& settlements, const std::optional<TakeRequest>& request) {
     std::vector<Settled> verdicts;
+    fallen_.clear();
     for (const Settlement& s : settlements) {
       verdicts.push_back(settle_one(s));
       steps_.push_back("settle " + std::string(s.id.text()) + " token " + s.token.text() + " kind " +
@@ -601,6 +741,10 @@ class Twins {
     const auto answer = exchange(all_.queue(), settlements, request).get();
     ASSERT_TRUE(answer) << answer.error().message();
     EXPECT_EQ(answer->settled, verdicts);
+    std::vector<std::string> fallen;
+    for (const Fallen& one : answer->fallen)
+      fallen.emplace_back(one.parent.text());
+    EXPECT_EQ(fallen, fallen_);
     ASSERT_EQ(answer->jobs.size(), jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       EXPECT_EQ(answer->jobs[i].job.id.text(), jobs[i].id);
@@ -636,6 +780,9 @@ class Twins {
   std::vector<HeldJob> held_;
   std::vector<HeldJob> past_;
   std::vector<std::string> texts_;
+  std::vector<std::string> parents_;   // in this queue
+  std::vector<std::string> children_;  // elsewhere
+  std::vector<std::string> fallen_;    // parents that died of the settlements of this round
   std::vector<std::string> steps_;
   int next_ = 1;
   std::int64_t next_wait_ = 1;
@@ -655,11 +802,29 @@ TEST(ExchangeServerTest, LeavesTheDatabaseThatTheVerbsLeaveOneByOne) {
       seen[name] += count;
   }
   // The mixes have come by everything.
-  for (const char* name :
-       {"flow",      "reap",      "sweep",     "lane",      "flat",      "child",       "parent",    "spared",
-        "verdict 0", "verdict 1", "verdict 2", "verdict 3", "verdict 4", "verdict 5",   "verdict 6", "paused",
-        "ceiling",   "window",    "charged",   "expired",   "kept",      "own maximum", "cancelled"})
+  for (const char* name : {"flow",      "reap",      "sweep",     "lane",        "flat",      "child",
+                           "parent",    "spared",    "verdict 0", "verdict 1",   "verdict 2", "verdict 3",
+                           "verdict 4", "verdict 5", "verdict 6", "paused",      "ceiling",   "window",
+                           "charged",   "expired",   "kept",      "own maximum", "cancelled", "fallen by a settle"})
     EXPECT_GE(seen[name], 10) << name;
+}
+
+TEST(ExchangeServerTest, ASweepAndADeliveryThatNameTheDeadLeaveTheDatabaseOfThoseThatDoNot) {
+  std::map<std::string, int> seen;
+  for (unsigned seed = 101; seed <= 108; ++seed) {
+    Twins twins(seed);
+    for (int round = 0; round < 60; ++round) {
+      twins.sweep_round();
+      const std::string differs = twins.compare();
+      ASSERT_EQ(differs, "") << "seed " << seed << " round " << round;
+      ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << " round " << round;
+    }
+    for (const auto& [name, count] : twins.seen)
+      seen[name] += count;
+  }
+  for (const char* name : {"fallen by a sweep", "recovered and fallen", "of several", "fallen by a record",
+                           "a record that kills nobody", "marked parent"})
+    EXPECT_GE(seen[name], 10) << name << " " << seen[name];
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
-// Flow parents that died of several children at once are named once.
+// Flow parents that died of a child are named once, by the call that killed them.
 #include <vector>
 
 #include "echomq/flow.hpp"
 #include "queue/flow_deliver.hpp"
+#include "queue/swept.hpp"
 #include "server/exchange_fixture.hpp"
 
 namespace echomq::test {
 namespace {
 
 using namespace echomq::queue;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -44,7 +46,7 @@ TEST_F(FallenTest, ByOneSettleOfTwoChildren) {
   EXPECT_EQ(ended.fallen.front().parent, parent);
 }
 
-// The scripts are unknown to the server: both are sent once more, behind the looks at the parent.
+// The scripts are unknown to the server: both are sent once more.
 TEST_F(FallenTest, ByOnePassOverTwoRecords) {
   const Queue below = client().queue(QueueName{"below"});
   const JobId parent = family(below.name());
@@ -55,6 +57,48 @@ TEST_F(FallenTest, ByOnePassOverTwoRecords) {
   ASSERT_THAT(brought.fallen, SizeIs(1));
   EXPECT_EQ(brought.fallen.front().parent, parent);
   EXPECT_THAT(bring(below, 100).get().value().fallen, IsEmpty());
+}
+
+// Each pass looked at the parent before it brought the record, and both saw it alive.
+TEST_F(FallenTest, ByTwoPassesAtOnce) {
+  const Queue below = client().queue(QueueName{"below"});
+  const JobId parent = family(below.name());
+  (void)end_all(below);
+  raw("SCRIPT", "FLUSH");
+  auto first = bring(below, 100);
+  auto second = bring(below, 100);
+  std::vector<FallenParent> fallen = first.get().value().fallen;
+  for (const FallenParent& one : second.get().value().fallen)
+    fallen.push_back(one);
+  ASSERT_THAT(fallen, SizeIs(1));
+  EXPECT_EQ(fallen.front().parent, parent);
+  EXPECT_EQ(fallen.front().queue, queue().name());
+  EXPECT_EQ(fallen.front().reason, "no luck");
+}
+
+TEST_F(FallenTest, BySweepsThatFollowUponEachOther) {
+  const JobId parent = family();
+  const auto lapse = [&](std::size_t count) {
+    const auto jobs = take({.most = static_cast<std::uint32_t>(count), .lease = 1ms}).jobs;
+    EXPECT_THAT(jobs, SizeIs(count));
+    std::this_thread::sleep_for(5ms);
+  };
+  const auto sweep = [&](std::uint32_t limit) {
+    return sweep_lapsed(queue(), {.max_stalled = 1, .limit = limit}).get().value();
+  };
+  lapse(2);
+  const SweptLapsed first = sweep(1);
+  EXPECT_THAT(first.swept.dead, SizeIs(1));
+  EXPECT_THAT(first.fallen, ElementsAre(parent));
+  const SweptLapsed second = sweep(1);
+  EXPECT_THAT(second.swept.dead, SizeIs(1));
+  EXPECT_THAT(second.fallen, IsEmpty());
+
+  // It lives again, and one of the children too: what the other has left in `:failed` says nothing of who kills it now.
+  ASSERT_TRUE(queue().reprocess(second.swept.dead.front()).get());
+  lapse(1);
+  ASSERT_TRUE(queue().reprocess(parent).get());
+  EXPECT_THAT(sweep(100).fallen, ElementsAre(parent));
 }
 
 }  // namespace

@@ -165,7 +165,10 @@ for _, id in ipairs(expired) do
     local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
     -- [parent_death]
     -- [end]
-    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then fallen[#fallen + 1] = parent end
+    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+      call('HDEL', p .. 'job:' .. parent, 'cancel')
+      fallen[#fallen + 1] = parent
+    end
   end
   local keep = fields[4]
   -- [keep_death]

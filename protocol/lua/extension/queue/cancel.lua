@@ -160,6 +160,7 @@ if parent then
   end
   -- [end]
   fallen = lived and redis.call('HGET', p .. 'job:' .. parent, 'state') == 'dead'
+  if fallen then redis.call('HDEL', p .. 'job:' .. parent, 'cancel') end
   if made > 0 then
     -- [flat_wake]
     -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.

@@ -478,6 +478,7 @@ local function settle_alone(i)
           end
         end
         if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+          call('HDEL', p .. 'job:' .. parent, 'cancel')
           verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
           behind = behind + 2
         end

@@ -485,6 +485,7 @@ local function settle_alone(i)
           end
         end
         if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+          call('HDEL', p .. 'job:' .. parent, 'cancel')
           verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
           behind = behind + 2
         end
@@ -887,7 +888,10 @@ for _, id in ipairs(expired) do
         end
       end
     end
-    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then fallen[#fallen + 1] = parent end
+    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+      call('HDEL', p .. 'job:' .. parent, 'cancel')
+      fallen[#fallen + 1] = parent
+    end
   end
   local keep = fields[4]
   -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it

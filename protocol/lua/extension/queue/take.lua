@@ -357,7 +357,10 @@ for _, id in ipairs(expired) do
         end
       end
     end
-    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then fallen[#fallen + 1] = parent end
+    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
+      call('HDEL', p .. 'job:' .. parent, 'cancel')
+      fallen[#fallen + 1] = parent
+    end
   end
   local keep = fields[4]
   -- Expects p, id, keep (the row's field) and reason. The job is dead, and no settle has told: what became of a job that asked for it
