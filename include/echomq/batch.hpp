@@ -63,7 +63,7 @@ struct BatchOptions {
   std::uint32_t size = 1000;       ///< at most so many jobs; >= 1
   Milliseconds lease{30000};       ///< > 0. Not renewed: it must cover the handler and the settles
   Milliseconds retry_delay{1000};  ///< of a failure without a wait of its own; >= 0
-  std::uint32_t max_attempts = 3;  ///< >= 1
+  std::uint32_t max_attempts = 3;  ///< >= 1; of jobs that were admitted without one of their own
   WorkerEvents events = WorkerEvents::settled;
   double event_rate = 1.0;  ///< of `WorkerEvents::sampled`: the share of jobs, 0 to 1
 };

@@ -85,6 +85,12 @@ Reply<std::vector<JobId>> marked_of(const Queue& queue, std::span<const JobId> h
   return join->started();
 }
 
+void take_mark_off(client::Core& core, std::string_view row) {
+  core.command<void>(views(std::string_view("HDEL"), row, std::string_view("cancel")), settings(Repeat::unsafe),
+                     [](const wire::Answer&) -> Result<void> { return {}; })
+      .detach();
+}
+
 }  // namespace queue
 }  // namespace v1
 }  // namespace echomq

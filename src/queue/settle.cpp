@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "queue/cancel.hpp"
 #include "queue/join.hpp"
 #include "queue/start.hpp"
 
@@ -64,7 +65,8 @@ Reply<Retried> Queue::retry(JobId id, Token token, RetryOptions options) const {
   return eval_with_errors<Retried>(
       *state_->core, state_->scripts.retry, views(keys.active(), keys.schedule(), keys.dead(), row),
       views(id.text(), token_text, delay, max_attempts, options.error, keys.base()),
-      settings(Repeat::safe, options.deadline), [](const wire::Answer& answer) -> Result<Retried> {
+      settings(Repeat::safe, options.deadline),
+      [core = state_->core, row_text = row.str()](const wire::Answer& answer) -> Result<Retried> {
         if (answer.view.is_error()) {
           Error error = wire::to_error(answer.view.error_text());
           // The first attempt scheduled it, and it has run to its end since: a dead job keeps its row.
@@ -75,8 +77,11 @@ Reply<Retried> Queue::retry(JobId id, Token token, RetryOptions options) const {
         const auto text = answer.view.as_text();
         if (text == "scheduled")
           return Retried::scheduled;
-        if (text == "dead")
+        if (text == "dead") {
+          if (!answer.resent)
+            take_mark_off(*core, row_text);
           return Retried::dead;
+        }
         return unexpected_reply("retry", answer.view);
       });
 }

@@ -9,10 +9,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
+#include <vector>
 
 #include "events/event_text.hpp"
 #include "events/publisher.hpp"
+#include "queue/exchange.hpp"
 #include "queue/start.hpp"
 #include "result/try.hpp"
 
@@ -37,71 +38,122 @@ using Kind = Outcome::Kind;
   return outcomes;
 }
 
-/// `retry` with a maximum that every job has reached.
-[[nodiscard]] Reply<Retried> kill(const Queue& queue, const ClaimedJob& job, std::string_view error) {
-  const Queue::State& state = queue.internal();
-  const keyspace::QueueKeys& keys = state.keys;
-  const keyspace::KeyText row = keys.job(job.id);
-  const queue::Decimal token(job.token);
-  return state.core->eval<Retried>(
-      state.scripts.retry, queue::views(keys.active(), keys.schedule(), keys.dead(), row),
-      queue::views(job.id.text(), token, std::string_view("0"), std::string_view("0"), error, keys.base()),
-      queue::settings(Repeat::safe), [](const wire::Answer& answer) -> Result<Retried> {
-        // One that this token has settled before is what it became then.
-        const auto text = answer.view.as_text();
-        if (text == "dead")
-          return Retried::dead;
-        if (text == "scheduled")
-          return Retried::scheduled;
-        return queue::unexpected_reply("retry", answer.view);
-      });
-}
+/// Settlements of one call: about a millisecond of the server's time.
+constexpr std::size_t kMostOfACall = 100;
+constexpr std::size_t kMostBytesOfACall = std::size_t{1} << 20;
 
-/// `delay`, counted: the claim is no failure.
-[[nodiscard]] Reply<void> put_off(const Queue& queue, const ClaimedJob& job, Milliseconds wait) {
-  const Queue::State& state = queue.internal();
-  const keyspace::QueueKeys& keys = state.keys;
-  ECHOMQ_CHECK(queue::check_wait("wait", wait));
-  const keyspace::KeyText row = keys.job(job.id);
-  const queue::Decimal token(job.token);
-  const queue::Decimal value(wait);
-  return state.core->eval<void>(
-      state.scripts.delay, queue::views(row, keys.active(), keys.schedule()),
-      queue::views(job.id.text(), token, std::string_view("in"), value, std::string_view("count")),
-      queue::settings(Repeat::safe), queue::decode_done("delay", queue::Gone::refused));
-}
-
-using Settle = std::variant<Reply<void>, Reply<Retried>>;
-
-[[nodiscard]] Settle settle(const Queue& queue, const ClaimedJob& job, const Outcome& outcome,
-                            const BatchOptions& options) {
+[[nodiscard]] queue::Settlement settlement_of(const ClaimedJob& job, const Outcome& outcome,
+                                              const BatchOptions& options) {
+  queue::Settlement one{.id = job.id, .token = job.token};
   switch (outcome.kind) {
-    case Kind::done: {
-      CompleteOptions how;
+    case Kind::done:
       if (outcome.has_result)
-        how.result = outcome.text;
-      return queue.complete(job.id, job.token, how);
-    }
+        one.text = outcome.text;
+      return one;
     case Kind::retry:
-      return queue.retry(job.id, job.token,
-                         {.delay = outcome.after.value_or(options.retry_delay),
-                          .max_attempts = options.max_attempts,
-                          .error = outcome.text});
-    case Kind::dead: return kill(queue, job, outcome.text);
-    case Kind::delay: return put_off(queue, job, outcome.after.value_or(Milliseconds(0)));
-    case Kind::hand_back: break;
+      one.kind = queue::SettleKind::retry;
+      one.wait = outcome.after.value_or(options.retry_delay);
+      one.max_attempts = options.max_attempts;
+      break;
+    case Kind::dead: one.kind = queue::SettleKind::dead; break;
+    case Kind::delay:
+      one.kind = queue::SettleKind::delay;
+      one.wait = outcome.after.value_or(Milliseconds(0));
+      return one;
+    case Kind::hand_back: one.kind = queue::SettleKind::hand_back; return one;
   }
-  return queue.hand_back(job.id, job.token);
+  one.text = outcome.text;
+  return one;
 }
 
-[[nodiscard]] BatchSettled answer_of(Settle& reply) {
-  if (auto* done = std::get_if<Reply<void>>(&reply))
-    return done->get() ? BatchSettled::accepted : BatchSettled::refused;
-  const Result<Retried> retried = std::get<Reply<Retried>>(reply).get();
-  if (!retried)
-    return BatchSettled::refused;
-  return *retried == Retried::dead ? BatchSettled::dead : BatchSettled::scheduled;
+/// `maybe_done`: an earlier try may have been carried out.
+[[nodiscard]] BatchSettled settled_as(queue::Settled verdict, Kind kind, bool maybe_done) {
+  switch (verdict) {
+    case queue::Settled::scheduled: return BatchSettled::scheduled;
+    case queue::Settled::dead: return BatchSettled::dead;
+    case queue::Settled::gone:  // a dead job keeps its row
+      if (!maybe_done || kind == Kind::dead)
+        return BatchSettled::refused;
+      return kind == Kind::retry ? BatchSettled::scheduled : BatchSettled::accepted;
+    case queue::Settled::stale:
+      return maybe_done && kind == Kind::hand_back ? BatchSettled::accepted : BatchSettled::refused;
+    default: return BatchSettled::accepted;
+  }
 }
+
+/// Settles all members, by few calls that are all on their way at once.
+class Settling {
+ public:
+  struct Fallen {
+    JobId parent;
+    std::size_t by = 0;  ///< the member that was its child
+  };
+
+  Settling(const Queue& queue, std::span<const ClaimedJob> jobs, std::span<const std::optional<Outcome>> outcomes,
+           const BatchOptions& options)
+      : queue_(queue), outcomes_(outcomes), settled_(jobs.size(), BatchSettled::refused) {
+    std::size_t bytes = 0;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const std::size_t size = outcomes[i]->text.size();
+      if (i > first && (i - first == kMostOfACall || bytes + size > kMostBytesOfACall)) {
+        send(first, i);
+        first = i;
+        bytes = 0;
+      }
+      bytes += size;
+      settlements_.push_back(settlement_of(jobs[i], *outcomes[i], options));
+    }
+    send(first, jobs.size());
+  }
+
+  void finish() {
+    for (Call& call : std::exchange(calls_, {})) {
+      const auto answer = call.reply.get();
+      if (answer) {
+        heard(call, *answer);
+        continue;
+      }
+      // It may be refused for one of them: then each goes by itself.
+      const bool maybe_done = answer.error().is(Errc::outcome_unknown) || answer.error().is(Errc::timeout);
+      for (std::size_t i = call.first; call.last - call.first > 1 && i < call.last; ++i)
+        send(i, i + 1, maybe_done);
+    }
+    for (Call& call : calls_) {
+      if (const auto answer = call.reply.get())
+        heard(call, *answer);
+    }
+  }
+
+  [[nodiscard]] BatchSettled of(std::size_t member) const { return settled_[member]; }
+  [[nodiscard]] const std::vector<Fallen>& fallen() const { return fallen_; }
+
+ private:
+  struct Call {
+    std::size_t first = 0;
+    std::size_t last = 0;  ///< the one behind
+    bool maybe_done = false;
+    Reply<queue::Exchanged> reply;
+  };
+
+  void send(std::size_t first, std::size_t last, bool maybe_done = false) {
+    const auto some = std::span<const queue::Settlement>(settlements_).subspan(first, last - first);
+    calls_.push_back({first, last, maybe_done, queue::exchange(queue_, some, std::nullopt)});
+  }
+  void heard(const Call& call, const queue::Exchanged& answer) {
+    for (std::size_t i = call.first; i < call.last; ++i)
+      settled_[i] = settled_as(answer.settled[i - call.first], outcomes_[i]->kind, call.maybe_done || answer.resent);
+    for (const queue::Fallen& one : answer.fallen)
+      fallen_.push_back({one.parent, call.first + one.by});
+  }
+
+  const Queue& queue_;
+  const std::span<const std::optional<Outcome>> outcomes_;
+  std::vector<queue::Settlement> settlements_;
+  std::vector<Call> calls_;
+  std::vector<BatchSettled> settled_;
+  std::vector<Fallen> fallen_;
+};
 
 /// Announces what was accepted, as a worker does.
 class Teller {
@@ -124,13 +176,12 @@ class Teller {
       case Kind::retry:
       case Kind::dead: break;
     }
-    const std::array<events::Extra, 2> extra = {
-        {{"error", events::cut_text(outcome.text)}, {"retry", std::string_view("1")}}};
-    const bool again = settled == BatchSettled::scheduled;
-    const std::size_t first = outcome.text.empty() ? 1 : 0;
-    publish("failed", id, std::span(extra).subspan(first, (again ? 2U : 1U) - first));
-    if (!again)
-      publish("dead", id);
+    tell_failed(id, outcome.text, settled == BatchSettled::scheduled);
+  }
+  /// A flow parent that died of a child.
+  void tell_death(JobId id, std::string_view error) {
+    if (sample_.wants(id))
+      tell_failed(id, error, false);
   }
   /// Waits until all of it is sent; at most once, by contract.
   void finish() {
@@ -139,6 +190,13 @@ class Teller {
   }
 
  private:
+  void tell_failed(JobId id, std::string_view error, bool again) {
+    const std::array<events::Extra, 2> extra = {{{"error", events::cut_text(error)}, {"retry", std::string_view("1")}}};
+    const std::size_t first = error.empty() ? 1 : 0;
+    publish("failed", id, std::span(extra).subspan(first, (again ? 2U : 1U) - first));
+    if (!again)
+      publish("dead", id);
+  }
   void publish(std::string_view event, JobId id, std::span<const events::Extra> extra = {}) {
     replies_.push_back(queue_.publish(event, id, extra));
   }
@@ -192,9 +250,7 @@ Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handl
 
   std::vector<std::optional<Outcome>> outcomes = ask(handler, jobs);
   std::vector<BatchMember> members;
-  std::vector<Settle> settles;
   members.reserve(jobs.size());
-  settles.reserve(jobs.size());
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     std::optional<Outcome>& outcome = outcomes[i];
     BatchMember& member = members.emplace_back(BatchMember{.id = jobs[i].id, .verdict = std::nullopt});
@@ -203,14 +259,17 @@ Result<BatchReport> run_batch(const Queue& queue, const BatchRoundHandler& handl
     } else {
       outcome = Retry("missing verdict");
     }
-    settles.push_back(settle(queue, jobs[i], *outcome, options));
   }
+  Settling settling(queue, jobs, outcomes, options);
+  settling.finish();
 
   Teller teller(queue, options);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    members[i].settled = answer_of(settles[i]);
+    members[i].settled = settling.of(i);
     teller.tell(jobs[i].id, *outcomes[i], members[i].settled);
   }
+  for (const Settling::Fallen& one : settling.fallen())
+    teller.tell_death(one.parent, outcomes[one.by]->text);
   teller.finish();
   return partition_batch(members);
 }

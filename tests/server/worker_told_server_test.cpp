@@ -227,6 +227,22 @@ TEST_F(WorkerTold, AFlowParentIsToldOfWhateverItsChildDiedOf) {
     EXPECT_EQ(std::ranges::count(all, "dead"), 3);
     EXPECT_THAT(all, SizeIs(6));
   }
+  {
+    // A parent that a child had killed before, and that lives again.
+    const FlowAdded flow = family(2);
+    const auto held = queue_->claim_batch({.size = 2, .lease = 1h}).get().value();
+    ASSERT_THAT(held, SizeIs(2));
+    ASSERT_EQ(queue_->retry(held[0].id, held[0].token, {.max_attempts = 1, .error = "e"}).get(), Retried::dead);
+    ASSERT_EQ(state(flow.parent), JobState::dead);
+    ASSERT_TRUE(queue_->reprocess(flow.parent).get());
+    const std::string key = "emq:{work}:active";
+    ASSERT_EQ(integer("ZADD", key, "XX", "CH", "1", held[1].id.text()), 1);
+    ASSERT_TRUE(queue_->pause().get());  // so that the parent does not run
+    const Worker worker = start([](Job&) { return Done(); }, options);
+    ASSERT_TRUE(eventually([&] { return state(flow.parent) == JobState::dead; }));
+    EXPECT_TRUE(eventually([&] { return lines().size() >= 4; }));
+    EXPECT_THAT(heard(), ElementsAre("failed error=stalled", "dead", "failed error=stalled", "dead"));
+  }
 }
 
 // The mark of a request to cancel stayed with the dead row. A runtime that reprocesses the job without knowing of it left it
@@ -294,6 +310,47 @@ TEST_F(WorkerTold, AJobThatAPeerReprocessesIsNotCancelledAgain) {
     EXPECT_EQ(field(id, "last_error"), "expired");
     (void)integer("HDEL", "emq:{work}:job:" + std::string(id.text()), "expires_at");
     dead.push_back(id);
+  }
+  for (const bool by_batch : {false, true}) {
+    // Cancelled while it ran by hand, or in a round of a batch, and dead of something else: the script `retry` does not know the mark.
+    for (const bool at_once : {false, true}) {
+      if (at_once && !by_batch)
+        continue;
+      const JobId id = enqueue("by hand");
+      const auto handler = [&](std::span<const ClaimedJob>) {
+        EXPECT_EQ(queue_->cancel(id).get(), CancelVerdict::requested);
+        return std::vector<std::optional<Outcome>>{at_once ? Dead("e") : Retry("e")};
+      };
+      if (by_batch) {
+        ASSERT_THAT(run_batch(*queue_, handler, {.max_attempts = 1}).value().dead, ElementsAre(id));
+      } else {
+        const auto held = queue_->claim().get().value();
+        ASSERT_TRUE(held);
+        (void)handler({});
+        ASSERT_EQ(queue_->retry(id, held->token, {.max_attempts = 1, .error = "e"}).get(), Retried::dead);
+      }
+      EXPECT_EQ(field(id, "cancel"), "") << by_batch << at_once;  // behind it on the same connection
+      dead.push_back(id);
+    }
+  }
+  {
+    // A parent that ran, was asked to end, and died of a child first.
+    FlowJob root;
+    std::vector<FlowJob> children(1);
+    children.front().payload = "child";
+    root.payload = "parent";
+    root.children = children;
+    const FlowAdded flow = Flow(*queue_).add(root).get().value();
+    const auto child = queue_->claim().get().value();
+    ASSERT_TRUE(child);
+    ASSERT_EQ(queue_->retry(child->id, child->token, {.max_attempts = 1, .error = "e"}).get(), Retried::dead);
+    ASSERT_TRUE(queue_->reprocess(flow.parent).get());
+    ASSERT_TRUE(queue_->claim({.lease = 1h}).get().value());
+    ASSERT_EQ(queue_->cancel(flow.parent).get(), CancelVerdict::requested);
+    ASSERT_TRUE(queue_->reprocess(child->id).get());
+    const Worker worker = start([](Job&) { return Dead("e"); }, options);
+    ASSERT_TRUE(eventually([&] { return state(flow.parent) == JobState::dead; }));
+    EXPECT_EQ(field(flow.parent, "cancel"), "");
   }
   for (const JobId& id : dead)
     reprocessed_by_a_peer(id);
@@ -458,6 +515,30 @@ TEST_F(WorkerTold, ARoundOfABatchIsToldAsByAWorker) {
   ASSERT_TRUE(run_batch(*queue_, handler, {.events = WorkerEvents::nothing}));
   EXPECT_THAT(heard(), IsEmpty());
   EXPECT_TRUE(run_batch(*queue_, handler, {.event_rate = 1.5}).error().is(Errc::invalid_argument));
+
+  // A flow parent that died of a member was told by nobody, and what a row asks to keep was not kept.
+  const JobId parent = parent_of(*queue_, "dies", 60s);
+  const JobId kept = enqueue("works", {.run = {.keep = 60s}});
+  ASSERT_TRUE(run_batch(*queue_, handler));
+  EXPECT_EQ(state(parent), JobState::dead);
+  EXPECT_THAT(heard(), ElementsAre("failed error=no use", "dead", "completed", "failed error=no use", "dead"));
+  EXPECT_EQ(queue_->result(kept).get().value().value_or(Ended{}).how, EndedAs::completed);
+}
+
+// One member whose end is refused before it is sent holds up none of the others.
+TEST_F(WorkerTold, ARoundOfABatchSettlesEachMemberThoughOneCannotBe) {
+  for (int i = 0; i < 250; ++i)
+    enqueue("x");
+  const auto handler = [](std::span<const ClaimedJob> jobs) {
+    std::vector<std::optional<Outcome>> out(jobs.size(), Done(std::string(20'000, 'r')));
+    out[120] = Retry("negative", -5ms);
+    return out;
+  };
+  const BatchReport report = run_batch(*queue_, handler, {.events = WorkerEvents::nothing}).value();
+  EXPECT_THAT(report.completed, SizeIs(249));
+  EXPECT_THAT(report.retried, SizeIs(1));
+  EXPECT_EQ(counts().completed, 249);
+  EXPECT_EQ(counts().active, 1);
 }
 
 // After its first `co_await` a coroutine runs on a thread of the library's, where the blocking calls answer would_deadlock.
