@@ -199,6 +199,42 @@ TEST_F(WorkerStop, AHandlerThatEndsAfterTheHandBackHasItsSettleDroppedAndCounted
   EXPECT_EQ(field(id, "handbacks"), "1");
 }
 
+// The handler has ended while its hand-back was on its way: it was told as refused at once, and as handed back with the answer.
+TEST_F(WorkerStop, AHandlerThatEndsBeforeItsHandBackIsAnsweredIsToldOnceByTheAnswer) {
+  Proxy proxy(server_->tcp_url());
+  Client far = open(proxy.url());
+  WorkerOptions options = quick_options();
+  options.stop_grace = 5s;
+  std::atomic<bool> begun{false}, returns{false};
+  std::mutex mutex;
+  std::vector<std::string> verdicts;
+  options.on_settled = [&](const Job&, std::string_view verdict) {
+    const std::lock_guard lock(mutex);
+    verdicts.emplace_back(verdict);
+  };
+  const JobId id = enqueue();
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        begun = true;
+        (void)until_stopped(job);
+        returns = true;
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.hold();
+  auto stopping = std::async(std::launch::async, [&] { return worker.stop(0ms); });
+  EXPECT_TRUE(eventually([&] { return returns.load() && worker.stats().settles_refused == 1; }));
+  EXPECT_EQ(state(id), JobState::active) << "the hand-back is held";
+  proxy.release();
+  const StopReport report = stopping.get();
+  EXPECT_EQ(report.handed_back, 1U);
+  EXPECT_EQ(report.refused, 0U);
+  EXPECT_EQ(verdicts, std::vector<std::string>{"hand_back"});
+  EXPECT_EQ(state(id), JobState::pending);
+}
+
 // Nothing was handed back of a run whose lease was lost: that its handler has ended is all that is told of its end, once.
 TEST_F(WorkerStop, ARunThatLostItsLeaseAndOutlivesTheStopIsToldOnce) {
   Proxy proxy(server_->tcp_url());
