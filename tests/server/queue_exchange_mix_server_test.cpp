@@ -495,8 +495,10 @@ class Twins {
       if (below(3) == 0)
         continue;
       both({"ZADD", kP + "active", "XX", "1", id});
-      if (one_field(id, "parent") && below(2) == 0)
-        both({"HSET", kP + "job:" + id, "stalled", "5"});
+      if (!one_field(id, "parent") || below(2) == 0)
+        continue;
+      for (const char* field : {"attempts", "stalled"})  // a child that has lost more leases than its parent
+        both({"HINCRBY", kP + "job:" + id, field, "5"});
     }
     const auto before = one_states();
     const std::vector<std::string> arguments = {kP, std::to_string(1 + below(3)), std::to_string(1 + below(20))};

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "queue/exchange.hpp"
+#include "queue/swept.hpp"
 #include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
 
@@ -509,7 +510,7 @@ TEST_F(WorkerStop, TheCopyInAForkedChildDoesNothing) {
 
 // What was done for the queue while the worker stopped was done all the same.
 TEST_F(WorkerStop, WhatASweepGaveIsCountedWhileStoppingToo) {
-  ASSERT_TRUE(queue_->sweep_stalled().get());  // the script is known before the link is held
+  ASSERT_TRUE(queue::sweep_lapsed(*queue_, {}).get());  // the script is known before the link is held
   const JobId id = enqueue();
   ASSERT_TRUE(queue_->claim({.lease = 1500ms}).get().value());
   Proxy proxy(server_->url());
