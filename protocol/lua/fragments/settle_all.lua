@@ -188,8 +188,9 @@ local function settle_alone(i)
         local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
         -- [parent_death]
         -- [end]
-        if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
-          call('HDEL', p .. 'job:' .. parent, 'cancel')
+        local after = lived and call('HMGET', p .. 'job:' .. parent, 'state', 'cancel') or {}
+        if after[1] == 'dead' then
+          if after[2] then call('HDEL', p .. 'job:' .. parent, 'cancel') end
           verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
           behind = behind + 2
         end

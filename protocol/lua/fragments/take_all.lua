@@ -165,8 +165,9 @@ for _, id in ipairs(expired) do
     local lived = here and (call('HGET', p .. 'job:' .. parent, 'state') or 'dead') ~= 'dead'
     -- [parent_death]
     -- [end]
-    if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
-      call('HDEL', p .. 'job:' .. parent, 'cancel')
+    local after = lived and call('HMGET', p .. 'job:' .. parent, 'state', 'cancel') or {}
+    if after[1] == 'dead' then
+      if after[2] then call('HDEL', p .. 'job:' .. parent, 'cancel') end
       fallen[#fallen + 1] = parent
     end
   end

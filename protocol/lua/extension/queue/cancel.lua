@@ -159,8 +159,9 @@ if parent then
     end
   end
   -- [end]
-  fallen = lived and redis.call('HGET', p .. 'job:' .. parent, 'state') == 'dead'
-  if fallen then redis.call('HDEL', p .. 'job:' .. parent, 'cancel') end
+  local after = lived and redis.call('HMGET', p .. 'job:' .. parent, 'state', 'cancel') or {}
+  fallen = after[1] == 'dead'
+  if fallen and after[2] then redis.call('HDEL', p .. 'job:' .. parent, 'cancel') end
   if made > 0 then
     -- [flat_wake]
     -- Expects p and made, the flat jobs this call has made claimable: a hint for each, no more than parked workers lack.

@@ -10,7 +10,7 @@ local id, reason, policy, p, parent = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5
 local own_queue = string.sub(p, 6, -3)
 local made, reply = 0, 1
 
-local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep')
+local up = redis.call('HMGET', parent_row, 'state', 'parent', 'parent_queue', 'parent_policy', 'group', 'keep', 'cancel')
 local parent_state = up[1]
 if not parent_state or redis.call('HEXISTS', parent_row .. ':processed', id) == 1 then return 1 end
 local logging = redis.call('EXISTS', p .. 'logging') == 1
@@ -104,7 +104,7 @@ if policy == 'fp' then
     end
     -- [end]
     if parent_state ~= 'dead' then
-      redis.call('HDEL', parent_row, 'cancel')
+      if up[7] then redis.call('HDEL', parent_row, 'cancel') end
       reply = 2
     end
   end

@@ -477,8 +477,9 @@ local function settle_alone(i)
             end
           end
         end
-        if lived and call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
-          call('HDEL', p .. 'job:' .. parent, 'cancel')
+        local after = lived and call('HMGET', p .. 'job:' .. parent, 'state', 'cancel') or {}
+        if after[1] == 'dead' then
+          if after[2] then call('HDEL', p .. 'job:' .. parent, 'cancel') end
           verdicts[total + behind + 1], verdicts[total + behind + 2] = parent, i
           behind = behind + 2
         end

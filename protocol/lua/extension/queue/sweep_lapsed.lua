@@ -150,8 +150,9 @@ local function tell_parent(id, parent, parent_queue, policy)
     end
   end
   -- [end]
-  if lived and redis.call('HGET', p .. 'job:' .. parent, 'state') == 'dead' then
-    redis.call('HDEL', p .. 'job:' .. parent, 'cancel')
+  local after = lived and redis.call('HMGET', p .. 'job:' .. parent, 'state', 'cancel') or {}
+  if after[1] == 'dead' then
+    if after[2] then redis.call('HDEL', p .. 'job:' .. parent, 'cancel') end
     fallen[#fallen + 1] = parent
   end
 end
@@ -162,7 +163,7 @@ local recovered, died, links = {}, {}, {}
 for _, id in ipairs(lapsed) do
   local row = p .. 'job:' .. id
   local fields = redis.call('HMGET', row, 'state', 'group', 'attempts', 'payload', 'stalled', 'parent', 'parent_queue',
-    'parent_policy', 'keep')
+    'parent_policy', 'keep', 'cancel')
   local state, g = fields[1], fields[2]
   local exists = state or fields[3] or fields[4]
   local misplaced = false
@@ -186,7 +187,7 @@ for _, id in ipairs(lapsed) do
     end
     if stalled >= max_stalled then
       redis.call('HSET', row, 'state', 'dead', 'last_error', 'stalled', 'stalled', stalled)
-      redis.call('HDEL', row, 'cancel')
+      if fields[10] then redis.call('HDEL', row, 'cancel') end
       redis.call('ZADD', dead, 0, id)
       died[#died + 1] = id
       if log then log('dead', id, fields[3], g, 'error', 'stalled') end
