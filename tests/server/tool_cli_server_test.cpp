@@ -104,7 +104,26 @@ TEST_F(ToolCli, AReaderThatLeavesIsNoDrama) {
   ASSERT_TRUE(queue().enqueue_many(jobs).get());
   EXPECT_EQ(shell("$EMQ job ls jobs -n 20000 2>/dev/null | head -1 | grep -q JOB", url()), 0);
   EXPECT_EQ(shell("test -z \"$($EMQ job ls jobs -n 20000 2>&1 >&- | grep -i -e abort -e terminate)\"", url()), 0);
+  EXPECT_EQ(shell("test \"$( ( ($EMQ job ls jobs -n 20000 2>/dev/null; echo $? >&3) | head -1 >/dev/null) 3>&1)\" = 0",
+                  url()),
+            0);
+}
+
+TEST_F(ToolCli, OutputThatCannotBeWrittenIsAnError) {
+  (void)add("x");
   EXPECT_EQ(shell("$EMQ queue ls >/dev/full", url()), 1);
+  EXPECT_EQ(shell("$EMQ queue ls 2>&1 >/dev/full | grep -q \"No space left\"", url()), 0);
+}
+
+// A closed standard descriptor was taken by the connection, which then got our output, and gave us its input.
+TEST_F(ToolCli, AClosedDescriptorIsAnErrorAndNotTheConnection) {
+  (void)add("x");
+  EXPECT_EQ(shell("$EMQ queue ls >&-", url()), 1);
+  EXPECT_EQ(shell("$EMQ queue ls 2>&1 >&- | grep -q \"cannot write standard output: Bad file descriptor\"", url()), 0);
+  EXPECT_EQ(shell("$EMQ enqueue jobs --lines <&- 2>/dev/null", url()), 2);
+  EXPECT_EQ(shell("$EMQ enqueue jobs --lines 2>&1 <&- | grep -q \"Bad file descriptor\"", url()), 0);
+  EXPECT_EQ(shell("$EMQ -v enqueue jobs x <&- 2>&- >/dev/null", url()), 0);
+  EXPECT_EQ(counts().pending, 2);
 }
 
 class ToolDev : public ToolTest {};

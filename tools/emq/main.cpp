@@ -1,5 +1,9 @@
 // `emq`: the command line of EchoMQ.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <exception>
 #include <string>
@@ -12,6 +16,16 @@
 namespace {
 
 using emq::Exit;
+
+/// Who closed one of the three (`>&-`) gets an error where it is used. Without this the next socket would get its number, and what we print
+/// would go there.
+void occupy_standard_descriptors() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(number, F_GETFD) == -1 && errno == EBADF) {
+      (void)::open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
+  }
+}
 
 Exit run(int argc, char** argv, emq::Session& session) {
   CLI::App app("EchoMQ: jobs over one Valkey, from any shell", "emq");
@@ -59,13 +73,16 @@ Exit run(int argc, char** argv, emq::Session& session) {
     return exit;
   }
   const Exit exit = chosen();
-  // A reader that left early (`| head`) has what it wanted; a full disk is told like any other failure.
-  return session.flush() || exit != Exit::ok ? exit : Exit::failed;
+  if (!session.flush() && !session.reader_left() && exit == Exit::ok) {
+    return session.report(Exit::failed, "output_failed", "cannot write standard output: " + session.output_error());
+  }
+  return exit;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_descriptors();
   // A broken pipe is an error of the write, here and in what the library does.
   (void)std::signal(SIGPIPE, SIG_IGN);
   if (argc == 2 && std::string_view(argv[1]) == emq::kGuardArgument) {

@@ -9,6 +9,7 @@
 #include <boost/json.hpp>
 #include <cerrno>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "text.hpp"
@@ -62,7 +63,7 @@ echomq::Result<echomq::Client> Session::connect(std::string_view role, echomq::N
 }
 
 void Session::print(std::string_view text) {
-  if (broken_) {
+  if (output_error_ != 0) {
     return;
   }
   pending_ += text;
@@ -79,12 +80,16 @@ void Session::print_line(std::string_view text) {
 void Session::print_json(const boost::json::value& value) { print_line(boost::json::serialize(value)); }
 
 bool Session::flush() {
-  if (!broken_ && !write_all(STDOUT_FILENO, pending_)) {
-    broken_ = true;
+  if (output_error_ == 0 && !write_all(STDOUT_FILENO, pending_)) {
+    output_error_ = errno;
   }
   pending_.clear();
-  return !broken_;
+  return output_error_ == 0;
 }
+
+bool Session::reader_left() const noexcept { return output_error_ == EPIPE; }
+
+std::string Session::output_error() const { return std::generic_category().message(output_error_); }
 
 Exit Session::report(const echomq::Error& error) const {
   return report(exit_for(error), name_of(error), error.message());

@@ -32,6 +32,9 @@ class Session {
   void print_json(const boost::json::value& value);
   /// False when some of the output could not be written.
   [[nodiscard]] bool flush();
+  /// Whether that was because its reader has what it wanted (`| head`), which is no failure.
+  [[nodiscard]] bool reader_left() const noexcept;
+  [[nodiscard]] std::string output_error() const;
 
   /// The error on standard error, and the exit code that goes with it.
   [[nodiscard]] Exit report(const echomq::Error& error) const;
@@ -45,7 +48,7 @@ class Session {
 
  private:
   std::string pending_;
-  bool broken_ = false;
+  int output_error_ = 0;  ///< `errno` of the first write that failed
   bool stdout_is_terminal_;
   bool stderr_is_terminal_;
 };
