@@ -126,6 +126,27 @@ TEST_F(ToolCli, AClosedDescriptorIsAnErrorAndNotTheConnection) {
   EXPECT_EQ(counts().pending, 2);
 }
 
+// The parser took -1 for the greatest number there is.
+TEST_F(ToolCli, NumbersAreNotWrapped) {
+  const std::string greater = "99999999999999999999";
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"doctor", "jobs", "-n", "-1"},
+                                             {"events", "log", "jobs", "-n", "-1"},
+                                             {"events", "keep", "jobs", "--most", "-1"},
+                                             {"stream", "read", "jobs", "s", "-n", "-1"},
+                                             {"stream", "trim", "jobs", "s", "--keep-count", "-1"},
+                                             {"stream", "trim", "jobs", "s", "--keep-bytes", "-1"},
+                                             {"cache", "watch", "t", "-n", "-1"}}) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
+    const ToolResult result = emq(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("-1 is negative"));
+  }
+  const ToolResult result = emq({"events", "keep", "jobs", "--most", greater});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr(greater + " is too large"));
+}
+
 class ToolDev : public ToolTest {};
 
 TEST_F(ToolDev, PrintsItsUrlAndServesUntilItIsTold) {

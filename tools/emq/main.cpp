@@ -4,10 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "commands.hpp"
 #include "guard.hpp"
@@ -27,6 +30,30 @@ void occupy_standard_descriptors() {
   }
 }
 
+/// The parser takes -1 for the greatest number there is, and one that is too large as well.
+std::string refuse_wrapped(const std::string& text) {
+  if (text.starts_with('-')) {
+    return "Value " + text + " is negative";
+  }
+  std::uint64_t number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc::result_out_of_range) {
+    return "Value " + text + " is too large";
+  }
+  return {};
+}
+
+void check_numbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("UINT") || type == "N") {
+      option->check(refuse_wrapped, "", "wrapped");
+    }
+  }
+  for (CLI::App* command : app.get_subcommands({})) {
+    check_numbers(*command);
+  }
+}
+
 Exit run(int argc, char** argv, emq::Session& session) {
   CLI::App app("EchoMQ: jobs over one Valkey, from any shell", "emq");
   app.set_version_flag("--version", "emq " ECHOMQ_VERSION);
@@ -39,7 +66,7 @@ Exit run(int argc, char** argv, emq::Session& session) {
   app.add_flag("--json", session.json, "Print one JSON value; errors as JSON on standard error");
   app.add_flag("-v,--verbose", session.verbose, "Print what the connection does");
   app.footer(
-      "Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 server unreachable, 5 refused.\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 server unreachable, 5 refused, 6 work --drain: paused.\n"
       "The server is --url, else EMQ_URL, else valkey://127.0.0.1:6379.");
 
   emq::Action chosen;
@@ -54,6 +81,7 @@ Exit run(int argc, char** argv, emq::Session& session) {
   emq::add_doctor(app, session, chosen);
   emq::add_conformance(app, session, chosen);
   emq::add_wire(app, session, chosen);
+  check_numbers(app);
 
   try {
     app.parse(argc, argv);
