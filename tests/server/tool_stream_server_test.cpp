@@ -238,6 +238,8 @@ TEST_F(ToolStream, LooksAfterGroups) {
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.err, HasSubstr("1 entries are pending"));
   EXPECT_EQ(emq({"stream", "group", "remove", "orders", "placed", "mail"}).exit_code, 5);
+  // A name that was not set is not the whole group.
+  EXPECT_EQ(emq({"stream", "group", "remove", "orders", "placed", "mail", "--consumer", "", "--force"}).exit_code, 2);
   EXPECT_EQ(emq({"stream", "group", "reset", "orders", "placed", "mail", "--to", "head"}).exit_code, 0);
   entries = group.read_new("c1").get();
   ASSERT_TRUE(entries);
@@ -287,6 +289,8 @@ TEST_F(ToolStream, FollowsStreamsAndPatterns) {
 TEST_F(ToolStream, AppendsOnce) {
   const std::string first = append({"n=1", "--once", "request 7"});
   EXPECT_EQ(append({"n=2", "--once", "request 7"}), first);
+  EXPECT_EQ(stream().length().get().value_or(0), 1U);
+  EXPECT_EQ(emq({"stream", "append", "orders", "placed", "n=3", "--once", ""}).exit_code, 2);
   EXPECT_EQ(stream().length().get().value_or(0), 1U);
 }
 

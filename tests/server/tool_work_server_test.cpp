@@ -324,6 +324,8 @@ TEST_F(ToolWork, BadOptionsAreUsageErrors) {
   const std::vector<std::vector<std::string>> rows = {
       {"work", "jobs"},
       {"work", "--exec", "true"},
+      {"work", "jobs", "--exec", ""},
+      {"work", "jobs", "--exec", " "},
       {"work", "no/such", "--exec", "true"},
       {"work", "jobs", "--exec", "true", "--concurrency", "0"},
       {"work", "jobs", "--exec", "true", "--concurrency", "1025"},

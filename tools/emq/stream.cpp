@@ -40,7 +40,7 @@ struct Options {
   std::vector<std::string> fields;
   std::optional<std::string> id;
   std::optional<std::string> lines;
-  std::string once;
+  std::optional<std::string> once;
   bool listed = false;
   std::optional<std::string> since;
   std::optional<std::string> until;
@@ -51,6 +51,9 @@ struct Options {
 
 Exit append_one(Session& session, const Client& client, const echomq::Stream& stream, const Options& options) {
   ECHOMQ_OR_REPORT(const std::optional<echomq::EventId> id, parse_optional<echomq::EventId>(options.id));
+  if (options.once && options.once->empty()) {
+    return session.report(Exit::usage, "invalid_argument", "--once is empty: the record would be appended each time");
+  }
   std::vector<echomq::Field> fields;
   for (const std::string& text : options.fields) {
     const auto equals = text.find('=');
@@ -59,7 +62,8 @@ Exit append_one(Session& session, const Client& client, const echomq::Stream& st
     }
     fields.emplace_back(std::string_view(text).substr(0, equals), std::string_view(text).substr(equals + 1));
   }
-  const echomq::AppendOptions how{.id = id, .once = options.once};
+  const echomq::AppendOptions how{.id = id,
+                                  .once = options.once ? std::string_view(*options.once) : std::string_view()};
   ECHOMQ_OR_REPORT(const echomq::EventId receipt,
                    (options.listed ? echomq::Subjects(client, stream.queue()).append(stream.name(), fields, how)
                                    : stream.append(fields, how))
@@ -129,7 +133,7 @@ class Receipts {
 
 /// One record a line of standard input, in their order.
 Exit append_lines(Session& session, const echomq::Stream& stream, const Options& options) {
-  if (!options.fields.empty() || options.id || !options.once.empty() || options.listed) {
+  if (!options.fields.empty() || options.id || options.once || options.listed) {
     return session.report(Exit::usage, "invalid_argument", "--lines takes no FIELD=VALUE, --id, --once or --listed");
   }
   LineReader reader(STDIN_FILENO, "standard input", '\n');

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,7 @@ struct Options {
   std::string stream;
   std::string group;
   std::string position = "latest";
-  std::string consumer;
+  std::optional<std::string> consumer;
   std::optional<std::string> idle;
   std::uint32_t count = 100;
   bool force = false;
@@ -91,13 +92,23 @@ Exit reset(Session& session, const Options& options) {
   return Exit::ok;
 }
 
+/// An empty name is a variable of a script that was not set. All of the group is not what was meant.
+bool names_nobody(const Options& options) { return options.consumer && options.consumer->empty(); }
+
+Exit refuse_nobody(Session& session) {
+  return session.report(Exit::usage, "invalid_argument", "--consumer is empty: name one, or leave it out for all");
+}
+
 Exit remove(Session& session, const Options& options) {
+  if (names_nobody(options)) {
+    return refuse_nobody(session);
+  }
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   ECHOMQ_OR_REPORT(const echomq::StreamGroup group, stream.group(options.group));
   const echomq::Removal how = options.force ? echomq::Removal::forced : echomq::Removal::when_idle;
   ECHOMQ_OR_REPORT(const echomq::GroupRemoval gone,
-                   (options.consumer.empty() ? group.remove(how) : group.remove_consumer(options.consumer, how)).get());
+                   (options.consumer ? group.remove_consumer(*options.consumer, how) : group.remove(how)).get());
   if (!gone.removed && gone.pending > 0) {
     return session.report(Exit::refused, "entries_pending",
                           fmt::format("{} entries are pending: --force gives them up", gone.pending));
@@ -115,6 +126,9 @@ Exit remove(Session& session, const Options& options) {
 }
 
 Exit pending(Session& session, const Options& options) {
+  if (names_nobody(options)) {
+    return refuse_nobody(session);
+  }
   echomq::Milliseconds idle{0};
   if (options.idle) {
     ECHOMQ_OR_REPORT(idle, parse_duration(*options.idle));
@@ -122,8 +136,9 @@ Exit pending(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   ECHOMQ_OR_REPORT(const echomq::StreamGroup group, stream.group(options.group));
-  ECHOMQ_OR_REPORT(const std::vector<echomq::PendingEntry> rows,
-                   group.pending({.count = options.count, .min_idle = idle, .consumer = options.consumer}).get());
+  ECHOMQ_OR_REPORT(
+      const std::vector<echomq::PendingEntry> rows,
+      group.pending({.count = options.count, .min_idle = idle, .consumer = options.consumer.value_or("")}).get());
   json::array array;
   for (const echomq::PendingEntry& row : rows) {
     if (session.json) {

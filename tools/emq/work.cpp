@@ -294,6 +294,10 @@ echomq::StopReport stop(Session& session, Shop& shop, echomq::Worker& worker, co
 Exit work(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(echomq::WorkerOptions settings, worker_options(options));
+  // The shell is content with nothing to do, and each job would be done.
+  if (options.command.find_first_not_of(" \t\n") == std::string::npos) {
+    return session.report(Exit::usage, "invalid_argument", "--exec is empty: every job would be done unseen");
+  }
   allow_descriptors(options.concurrency);
   const Signals signals;
   constexpr std::string_view kOurs[] = {"EMQ_JOB_ID", "EMQ_QUEUE", "EMQ_ATTEMPT", "EMQ_GROUP"};
