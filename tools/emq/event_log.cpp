@@ -14,6 +14,7 @@
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "lines.hpp"
+#include "stream.hpp"
 #include "text.hpp"
 #include "time_argument.hpp"
 
@@ -40,14 +41,6 @@ struct KeepOptions {
   bool off = false;
   bool forget = false;
 };
-
-/// An instant, or how long ago.
-echomq::Result<echomq::UnixMillis> instant_of(const std::string& text) {
-  if (const auto ago = parse_duration(text); ago && text.find_first_not_of("0123456789") != std::string::npos) {
-    return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now()) - *ago;
-  }
-  return parse_instant(text);
-}
 
 std::string text_of(const echomq::LogEntry& entry, const echomq::LogCursor& behind, bool as_json) {
   if (!as_json) {
@@ -132,11 +125,11 @@ Exit read(Session& session, const ReadOptions& options) {
   if (options.cursor) {
     ECHOMQ_OR_REPORT(from, echomq::LogCursor::parse(*options.cursor));
   } else if (options.since) {
-    ECHOMQ_OR_REPORT(const echomq::UnixMillis since, instant_of(*options.since));
+    ECHOMQ_OR_REPORT(const echomq::UnixMillis since, parse_when(*options.since));
     from = echomq::LogCursor::since(since);
   }
   if (options.until) {
-    ECHOMQ_OR_REPORT(reading.until, instant_of(*options.until));
+    ECHOMQ_OR_REPORT(reading.until, parse_when(*options.until));
   }
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("events", echomq::NodeLease::never));
   const echomq::EventLog log(client, name);

@@ -78,15 +78,6 @@ struct Options {
   bool count_only = false;
 };
 
-/// An instant, or a duration counted back from now.
-echomq::Result<echomq::Instant> when(const std::string& text) {
-  const auto now = std::chrono::time_point_cast<Milliseconds>(std::chrono::system_clock::now());
-  if (const auto ago = parse_duration(text)) {
-    return std::max(now - *ago, echomq::Instant());
-  }
-  return parse_instant(text);
-}
-
 echomq::Result<echomq::RetentionLimits> limits_of(const Limits& given) {
   echomq::RetentionLimits limits{.count = given.count, .age = std::nullopt, .bytes = given.bytes};
   if (given.age) {
@@ -253,8 +244,9 @@ Exit verify(Session& session, const Options& options) {
                                     {"last", report.last},
                                     {"faults", json::array(report.faults.begin(), report.faults.end())}});
   } else {
-    session.print_line(fmt::format("{} records in {} files, {} bytes ({} of lines), {} to {}", report.records,
-                                   report.segments, report.bytes, report.raw_bytes, report.first, report.last));
+    session.print_line(fmt::format("{} records in {} files, {} bytes ({} of lines){}", report.records, report.segments,
+                                   report.bytes, report.raw_bytes,
+                                   report.records == 0 ? "" : fmt::format(", {} to {}", report.first, report.last)));
     for (const std::string& fault : report.faults) {
       session.print_line(fault);
     }
@@ -341,7 +333,7 @@ echomq::Result<echomq::HistoryRange> range_of(const Options& options) {
     if (!*text) {
       continue;
     }
-    const auto at = when(**text);
+    const auto at = parse_when(**text);
     if (!at) {
       return echomq::fail(at.error());
     }
