@@ -20,7 +20,7 @@ std::string_view describe(Errc code) noexcept {
     case Errc::empty_pipeline: return "empty pipeline";
     case Errc::flow_too_deep: return "a flow has at most eight levels";
     case Errc::flow_cycle: return "an id occurs twice in a flow";
-    case Errc::wrong_kind: return "job ids are JOB-namespaced";
+    case Errc::wrong_kind: return "the id is of another kind";
     case Errc::stale_token: return "stale token";
     case Errc::job_gone: return "no such job";
     case Errc::job_locked: return "job is locked";

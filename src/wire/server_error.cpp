@@ -35,6 +35,8 @@ constexpr std::array kPrefixes = {
     Prefix{"LOADING", Errc::loading, Repeat::safe},
     Prefix{"MASTERDOWN", Errc::loading, Repeat::safe},
     Prefix{"NOPERM", Errc::no_permission, Repeat::safe},
+    // Of a script, which may have written before.
+    Prefix{"ERR ACL failure in script", Errc::no_permission, Repeat::unsafe},
     Prefix{"NOAUTH", Errc::auth_refused, Repeat::safe},
     Prefix{"WRONGPASS", Errc::auth_refused, Repeat::safe},
     Prefix{"MOVED", Errc::moved, Repeat::safe},

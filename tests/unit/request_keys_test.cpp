@@ -8,6 +8,7 @@
 
 #include "keyspace/slot.hpp"
 #include "resp/encode.hpp"
+#include "wire/request.hpp"
 #include "wire/slot_map.hpp"
 
 namespace echomq {
@@ -154,6 +155,13 @@ TEST(SlotMap, ReadsClusterSlots) {
                             "*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n+h\r\n:1\r\n", "*1\r\n*2\r\n:0\r\n:1\r\n",
                             "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n+h\r\n:65536\r\n"})
     EXPECT_TRUE(read(bytes).error().is(Errc::protocol_error)) << bytes;
+}
+
+// What a script may not do was a mere error of the server.
+TEST(ServerError, AScriptWithoutPermissionIsOneAndMayHaveWritten) {
+  const Error error = wire::to_error("ERR ACL failure in script: User ro has no permissions to run the 'time' command");
+  EXPECT_TRUE(error.is(Errc::no_permission));
+  EXPECT_EQ(error.repeat, Repeat::unsafe);
 }
 
 }  // namespace
