@@ -5,6 +5,7 @@
 
 #include <iostream>
 #include <span>
+#include <vector>
 
 int main(int argc, char** argv) {
   auto client = echomq::Client::open(argc > 1 ? argv[1] : "valkey://127.0.0.1");
@@ -13,6 +14,12 @@ int main(int argc, char** argv) {
     return 1;
   }
   auto rows = client->queue("rows");
+  std::vector<echomq::NewJob> some(250, {.payload = "a row", .id = {}});
+  some.back().payload = "";
+  if (const auto admitted = rows.enqueue_many(some).get(); !admitted) {
+    std::cerr << admitted.error().message() << '\n';
+    return 1;
+  }
 
   echomq::BatchWorkerOptions options;
   options.shape = {.min_size = 100, .timeout = echomq::Milliseconds{1000}};

@@ -32,11 +32,17 @@ int main(int argc, char** argv) {
     return 1;
   }
 
+  // A name that no earlier run has used: keys are remembered for a day.
+  const auto number = client->mint("ORD");
+  if (!number) {
+    std::fprintf(stderr, "%s\n", number.error().message().c_str());
+    return 1;
+  }
   for (const char* const subject : {"orders.eu.placed", "orders.us.placed", "orders.eu.paid", "orders.eu.paid"}) {
-    const Field order{"order", "7"};
-    // A repeated publication under the same key answers the first receipt: order 7 is paid once.
+    const Field order{"order", number->text()};
+    // A repeated publication under the same key answers the first receipt: the order is paid once.
     AppendOptions options;
-    options.once = "order 7";
+    options.once = number->text();
     const auto id = shop.append(subject, {&order, 1}, options).get();
     if (!id) {
       std::fprintf(stderr, "%s\n", id.error().message().c_str());
