@@ -23,7 +23,7 @@ enum class Durability : std::uint8_t { each_fold, interval, never };
 struct ArchiverOptions {
   /// What is kept on the stream; the rest goes once it is archived (`archived_only` is always on here). Absent: nothing
   /// is trimmed here.
-  std::optional<RetentionPolicy> retention;
+  std::optional<RetentionPolicy> retention{};
   /// How often the background thread folds; >= 10 ms.
   Milliseconds period{1000};
   /// Only records whose entry ids are so old, by this host's clock, are folded; >= 0.
@@ -44,8 +44,8 @@ struct ArchiverOptions {
   bool continue_at_watermark = false;
   /// Told of each step of a fold, on the thread that folds: `read`, `written`, `indexed`, `synced`, `marked`,
   /// `trimmed`.
-  std::function<void(std::string_view step)> on_step;
-  Log log;  ///< errors of the background thread, each kind once in a row
+  std::function<void(std::string_view step)> on_step{};
+  Log log{};  ///< errors of the background thread, each kind once in a row
 };
 
 /// What a fold, or all folds of an archiver, have done.

@@ -91,7 +91,7 @@ using CachedBytes = Cached<std::string>;
 template <typename T>
 struct Loaded {
   T value;
-  std::optional<BrandedId> version;
+  std::optional<BrandedId> version{};
   std::vector<std::string> tags{};                 ///< as `CachePutOptions::tags`
   std::optional<std::chrono::milliseconds> ttl{};  ///< as `CachePutOptions::ttl`
 };
@@ -132,8 +132,8 @@ enum class ServeStale : std::uint8_t {
 };
 
 struct CacheOptions {
-  CacheName table;   ///< in the keys
-  std::string kind;  ///< the namespace of the ids, three letters A to Z; ids of others answer `wrong_kind`
+  CacheName table;     ///< in the keys
+  std::string kind{};  ///< the namespace of the ids, three letters A to Z; ids of others answer `wrong_kind`
   /// The life of a row in L2 and, at most, in L1; L1 never outlives what is left in L2. 1 ms to 20 days.
   std::chrono::milliseconds ttl{5000};
   /// A row's life in L1 is shortened by a random part of up to this share of `ttl`, so that rows filled together do not

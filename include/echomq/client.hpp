@@ -61,10 +61,10 @@ enum class NodeLease : std::uint8_t {
 /// How a client connects and behaves. The URL wins over the fields it names.
 struct ClientOptions {
   /// Shown by CLIENT LIST; `echomq` when empty.
-  std::string name;
+  std::string name{};
   /// Credentials and database, when the URL does not name them. Empty: none, 0.
-  std::string user;
-  std::string password;
+  std::string user{};
+  std::string password{};
   std::uint32_t database = 0;
 
   /// Bound of one attempt to connect, boot included.
@@ -72,7 +72,7 @@ struct ClientOptions {
   /// How long a call may take when its own options say nothing. A call that is not written by then ends with
   /// `timeout` (or `unreachable` while there is no connection), a written one with `outcome_unknown`.
   std::chrono::milliseconds deadline{10000};
-  /// An idle connection is asked for a sign of life this often; the answer must come within the same time.
+  /// An idle connection is asked for a sign of life this often; the answer must come within the same time. 0: never.
   std::chrono::milliseconds heartbeat{5000};
   /// Reconnecting waits `backoff_initial`, doubled each time up to `backoff_max`, each plus up to half at random.
   std::chrono::milliseconds backoff_initial{50};
@@ -86,11 +86,11 @@ struct ClientOptions {
   Overflow overflow = Overflow::block;
 
   /// Where `then` and coroutines continue. Default: one thread of the client.
-  Post executor;
-  Log log;
+  Post executor{};
+  Log log{};
 
   /// A fixed node id 0..1023 for minting, leased as well; refused with `node_held` when another process has it.
-  std::optional<std::uint16_t> node_id;
+  std::optional<std::uint16_t> node_id{};
   NodeLease node_lease = NodeLease::at_open;
   std::chrono::milliseconds node_lease_time{60000};
 
@@ -130,9 +130,9 @@ using CommandParts = std::span<const std::string_view>;
 /// What a subscription tells. All are called on the client's executor, one at a time and in order.
 struct SubscriptionHandlers {
   /// A message: channel and payload, valid during the call.
-  std::function<void(std::string_view channel, std::string_view payload)> on_message;
+  std::function<void(std::string_view channel, std::string_view payload)> on_message{};
   /// The subscription was lost and is restored: messages in between may be missing.
-  std::function<void()> on_gap;
+  std::function<void()> on_gap{};
 };
 
 /// A confirmed subscription; ends when it is destroyed or `cancel()` is called. Move-only.

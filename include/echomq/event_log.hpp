@@ -92,7 +92,7 @@ struct LogPage {
 struct LogReadOptions {
   std::uint32_t count = 1000;         ///< of one page; 1 to 10,000
   std::optional<UnixMillis> until{};  ///< the last instant that is wanted
-  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<std::chrono::milliseconds> deadline{};
 };
 
 struct LogInfo {

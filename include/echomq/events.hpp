@@ -74,14 +74,14 @@ using EventGapHandler = std::function<void(const EventGap&)>;
 
 /// Which events a handler wants. An empty list or an absent queue asks for all.
 struct EventFilter {
-  std::vector<EventKind> kinds;
-  std::vector<JobId> jobs;
-  std::optional<QueueName> queue;
+  std::vector<EventKind> kinds{};
+  std::vector<JobId> jobs{};
+  std::optional<QueueName> queue{};
 };
 
 struct EventListenerOptions {
-  EventHandler on_event;  ///< every event, from the first one on
-  EventGapHandler on_gap;
+  EventHandler on_event{};  ///< every event, from the first one on
+  EventGapHandler on_gap{};
   /// Messages that wait for the handlers; one more is dropped, and that is a gap. >= 1
   std::size_t most_waiting = 65536;
 };

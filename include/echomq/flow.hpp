@@ -58,20 +58,20 @@ class FlowJobs {
 
 /// One node of a tree: the root, or a child of another node. What it points to must live until the verb returns.
 struct FlowJob {
-  std::string_view payload;
+  std::string_view payload{};
   /// Minted by the client when absent. Give ids yourself (`Client::mint_job`) when you want to be able to repeat a call
   /// whose outcome you did not learn: with the same ids it completes what the first one began.
-  std::optional<JobId> id;
-  std::optional<QueueName> queue;                  ///< the queue of the node's parent when absent
+  std::optional<JobId> id{};
+  std::optional<QueueName> queue{};                ///< the queue of the node's parent when absent
   ChildDeath on_death = ChildDeath::fails_parent;  ///< of this node, for its parent; not looked at in a root
-  FlowJobs children;                               ///< none: a leaf, ready to run at once
+  FlowJobs children{};                             ///< none: a leaf, ready to run at once
   RunOptions run{};
 };
 
 constexpr const FlowJob* FlowJobs::end() const noexcept { return first_ + size_; }
 
 struct FlowOptions {
-  std::optional<Milliseconds> deadline;  ///< of the whole call, >= 1 ms; the client's, for each step, when absent
+  std::optional<Milliseconds> deadline{};  ///< of the whole call, >= 1 ms; the client's, for each step, when absent
 };
 
 /// What became of a flow.

@@ -51,7 +51,7 @@ struct GroupConsumerOptions {
   /// A stream of the same queue; absent: the stream's name with `:dead` behind it. Its records have the fields `origin`
   /// (entry id), `origin_id` (receipt, when there was one), `group`, `attempts`, and then the record's own. One that dies in the
   /// moment in which its consumer does may stand twice.
-  std::optional<StreamName> dead_stream;
+  std::optional<StreamName> dead_stream{};
   /// How long a record that failed waits until it is handed out again: this long after its first failure, doubled each time up to
   /// `retry_delay_max`, or for ever the same where that is shorter. 0: `min_idle`. >= 0. Other records do not wait for it. Whatever
   /// consumer looks first gets it then; a look comes once a `beat`. When its consumer dies meanwhile it comes back after `min_idle`.
@@ -68,7 +68,7 @@ struct GroupConsumerOptions {
   /// With `concurrency` or `order_key`: no more are read while so many are in hand, those that wait behind a failed one
   /// included; >= 1.
   std::uint32_t max_held = 1000;
-  Log log;  ///< errors of the loop, each kind once in a row
+  Log log{};  ///< errors of the loop, each kind once in a row
 };
 
 struct GroupConsumerStats {

@@ -30,9 +30,9 @@ struct HydrationOptions {
   std::string key_field = "key";
   std::string value_field = "value";
   /// Begins behind that entry, such as the `position` of an earlier run. Empty: with the oldest record.
-  std::string behind;
+  std::string behind{};
   /// Begins with records minted then or later. Not together with `behind`.
-  std::optional<UnixMillis> since;
+  std::optional<UnixMillis> since{};
   HydrationEnds ends = HydrationEnds::at_top;
   BadRecord bad = BadRecord::skip;
   std::uint32_t page = 1000;            ///< records a read, and of them one put an id; 1 to 10,000

@@ -50,9 +50,9 @@ enum class JournalKeeps : std::uint8_t {
 };
 
 struct JournalOptions {
-  std::string folder;  ///< is there; the file is `<folder>/journal-<group>.db`
-  LaneId group;        ///< the lane of the jobs, and the name of the file
-  CacheName table;     ///< whose coherence queue is written to
+  std::string folder{};  ///< is there; the file is `<folder>/journal-<group>.db`
+  LaneId group;          ///< the lane of the jobs, and the name of the file
+  CacheName table;       ///< whose coherence queue is written to
   JournalKeeps keeps = JournalKeeps::all;
   /// How long a call waits for another process that writes to the same file.
   std::chrono::milliseconds busy{5000};

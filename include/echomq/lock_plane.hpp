@@ -19,9 +19,9 @@ namespace echomq {
 inline namespace v1 {
 
 struct LockPlaneOptions {
-  Milliseconds lease{30000};           ///< of every beat; > 0
-  std::optional<Milliseconds> extend;  ///< from beat to beat; > 0; absent: half the lease
-  double marker_multiple = 2.0;        ///< a marker lives so many leases; > 0
+  Milliseconds lease{30000};             ///< of every beat; > 0
+  std::optional<Milliseconds> extend{};  ///< from beat to beat; > 0; absent: half the lease
+  double marker_multiple = 2.0;          ///< a marker lives so many leases; > 0
 };
 
 /// Not thread-safe: one holder's. It has no thread of its own: call `beat` every `interval()`.

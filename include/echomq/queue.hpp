@@ -49,19 +49,19 @@ struct Admission {
 /// by the peer's own settings. All are optional, and a job without any has the canonical row.
 struct RunOptions {
   /// The failure with this number ends the job as dead, whatever the worker's maximum; >= 1. Field `max_attempts`.
-  std::optional<std::uint32_t> max_attempts;
+  std::optional<std::uint32_t> max_attempts{};
   /// How long a failed run waits for the next one, in place of the worker's backoff: `fixed:MS` or `exponential:BASE:CAP`,
   /// each with `:jitter` or without. Empty: the worker's. Field `backoff`.
-  std::string_view backoff;
+  std::string_view backoff{};
   /// How long one run may take; >= 1 ms. Field `timeout`.
-  std::optional<Milliseconds> timeout;
+  std::optional<Milliseconds> timeout{};
   /// A job that no worker has begun, or begun again, so long after its admission, by the server's clock, is dead instead
   /// of run: a retry, a hand-back and a crash come under it too; >= 1 ms, and more than `in`. Field `expires_at`, Unix ms.
-  std::optional<Milliseconds> expire;
+  std::optional<Milliseconds> expire{};
   /// How long what it came to is kept for `Queue::wait` and `Queue::result` once it has ended; >= 1 ms. Field `keep`.
-  std::optional<Milliseconds> keep;
+  std::optional<Milliseconds> keep{};
   /// A W3C trace context, 55 bytes: `00-<32 hex digits>-<16>-<2>`. Empty: none. Field `traceparent`.
-  std::string_view traceparent;
+  std::string_view traceparent{};
 
   [[nodiscard]] constexpr bool any() const noexcept {
     return max_attempts || timeout || expire || keep || !backoff.empty() || !traceparent.empty();
@@ -71,36 +71,36 @@ struct RunOptions {
 /// How one job is admitted. At most one of `at` and `in`: it is then invisible to claims until it is due and a
 /// `promote` has run (workers do that).
 struct EnqueueOptions {
-  std::optional<JobId> id;               ///< minted by the client when absent
-  std::optional<LaneId> lane;            ///< absent: the flat pending set
-  std::optional<Instant> at;             ///< not before this instant; one in the past is due at once
-  std::optional<Milliseconds> in;        ///< not before this long from now, by the server's clock; >= 0
-  std::optional<Milliseconds> deadline;  ///< of the call, >= 1 ms; the client's when absent
+  std::optional<JobId> id{};               ///< minted by the client when absent
+  std::optional<LaneId> lane{};            ///< absent: the flat pending set
+  std::optional<Instant> at{};             ///< not before this instant; one in the past is due at once
+  std::optional<Milliseconds> in{};        ///< not before this long from now, by the server's clock; >= 0
+  std::optional<Milliseconds> deadline{};  ///< of the call, >= 1 ms; the client's when absent
   RunOptions run{};
 };
 
 /// One job of a batch. The views must live until `enqueue_many` returns.
 struct NewJob {
-  std::string_view payload;
-  std::optional<JobId> id;
+  std::string_view payload{};
+  std::optional<JobId> id{};
 };
 
 struct EnqueueManyOptions {
-  std::optional<LaneId> lane;
-  std::optional<Instant> at;
-  std::optional<Milliseconds> in;
-  std::optional<Milliseconds> deadline;
+  std::optional<LaneId> lane{};
+  std::optional<Instant> at{};
+  std::optional<Milliseconds> in{};
+  std::optional<Milliseconds> deadline{};
   RunOptions run{};  ///< the same for all
 };
 
 /// One job of a batch of unlike ones, each with a target and ways of its own. The views must live until `enqueue_mixed`
 /// returns.
 struct MixedJob {
-  std::string_view payload;
-  std::optional<JobId> id;
-  std::optional<LaneId> lane;
-  std::optional<Instant> at;
-  std::optional<Milliseconds> in;
+  std::string_view payload{};
+  std::optional<JobId> id{};
+  std::optional<LaneId> lane{};
+  std::optional<Instant> at{};
+  std::optional<Milliseconds> in{};
   RunOptions run{};
 };
 
@@ -137,18 +137,18 @@ struct ClaimedJob {
 
 struct ClaimOptions {
   Milliseconds lease{30000};  ///< > 0
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 struct ClaimBatchOptions {
   std::uint32_t size = 1000;  ///< at most so many; >= 1. One call gives at most 1000: a short batch is normal
   Milliseconds lease{30000};  ///< > 0, the same end for all
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 struct CompleteOptions {
-  std::optional<std::string_view> result;  ///< kept for the flow parent; absent: the child's own id
-  std::optional<Milliseconds> deadline;
+  std::optional<std::string_view> result{};  ///< kept for the flow parent; absent: the child's own id
+  std::optional<Milliseconds> deadline{};
 };
 
 enum class Retried : std::uint8_t { scheduled, dead };
@@ -156,8 +156,8 @@ enum class Retried : std::uint8_t { scheduled, dead };
 struct RetryOptions {
   Milliseconds delay{1000};        ///< >= 0
   std::uint32_t max_attempts = 3;  ///< >= 1: attempts not counting crashes and hand-backs; 1 means no retry
-  std::string_view error;          ///< kept as `last_error`
-  std::optional<Milliseconds> deadline;
+  std::string_view error{};        ///< kept as `last_error`
+  std::optional<Milliseconds> deadline{};
 };
 
 /// A job and the token it is held with.
@@ -169,7 +169,7 @@ struct Held {
 struct SweepOptions {
   std::uint32_t max_stalled = 3;  ///< the expiry with this number dead-letters the job; >= 1
   std::uint32_t limit = 100;      ///< >= 1
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 struct Swept {
@@ -210,13 +210,13 @@ enum class CancelVerdict : std::uint8_t {
 
 struct DrainOptions {
   bool include_schedule = false;  ///< also what is not due yet
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 struct ObliterateOptions {
   bool force = false;           ///< also jobs in flight; without it they refuse
   std::uint32_t budget = 1000;  ///< at most so many jobs a call; >= 1
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 enum class Obliterated : std::uint8_t {
@@ -226,10 +226,10 @@ enum class Obliterated : std::uint8_t {
 
 /// A job that is admitted again and again, each time with a fresh id.
 struct RepeatOptions {
-  Milliseconds every{0};     ///< from one run to the next; >= 1 ms
-  Milliseconds first_in{0};  ///< until the first run, by the server's clock; >= 0
-  std::string_view payload;  ///< of each occurrence
-  std::optional<Milliseconds> deadline;
+  Milliseconds every{0};       ///< from one run to the next; >= 1 ms
+  Milliseconds first_in{0};    ///< until the first run, by the server's clock; >= 0
+  std::string_view payload{};  ///< of each occurrence
+  std::optional<Milliseconds> deadline{};
 };
 
 enum class Registered : std::uint8_t {

@@ -26,13 +26,13 @@ inline namespace v1 {
 /// everything.
 struct RetentionLimits {
   /// The newest so many records.
-  std::optional<std::uint64_t> count;
+  std::optional<std::uint64_t> count{};
   /// Records whose entry ids are not older than this, by the server's clock; >= 0.
-  std::optional<Milliseconds> age;
+  std::optional<Milliseconds> age{};
   /// The newest records whose names and values are so many bytes together, reckoned from the mean of some thirty
   /// records across the stream times its length. What the server needs around them (about ten to thirty bytes a record)
   /// and consumer groups are not counted.
-  std::optional<std::uint64_t> bytes;
+  std::optional<std::uint64_t> bytes{};
 
   friend bool operator==(const RetentionLimits&, const RetentionLimits&) = default;
 };
@@ -46,16 +46,16 @@ enum class GroupGuard : std::uint8_t {
 
 /// One stream's retention. In coroutines give it a name before it is used in a `co_await` expression (g++ 12).
 struct RetentionPolicy {
-  RetentionLimits keep;
+  RetentionLimits keep{};
   /// Approximate removes whole nodes of the server's tree and may leave up to one node (100 entries by default) too
   /// much.
   Trim how = Trim::approximate;
   GroupGuard guard = GroupGuard::none;
   /// For `GroupGuard::named`; at most 900, of 1 to 255 bytes.
-  std::vector<std::string> groups;
+  std::vector<std::string> groups{};
   /// Beyond these records go whether groups have seen them or not: what a dead consumer can cost. None: the guard is
   /// absolute.
-  RetentionLimits hard;
+  RetentionLimits hard{};
   /// Nothing goes that is behind the archive's watermark, whatever the limits say; without a watermark nothing goes at
   /// all.
   bool archived_only = false;
@@ -102,10 +102,10 @@ struct StreamPolicy {
 
 struct StreamSweeperOptions {
   /// Queues whose policies on the server are applied too. Such a policy wins over one in the code for the same stream.
-  std::vector<QueueName> queues;
+  std::vector<QueueName> queues{};
   /// How often each stream is swept, by whichever host; >= 10 ms. Sweepers of one queue should agree on it.
   Milliseconds period{1000};
-  Log log;  ///< errors, each kind once in a row
+  Log log{};  ///< errors, each kind once in a row
 };
 
 /// What a sweeper has done so far.

@@ -80,11 +80,11 @@ struct OnceWindow {
 struct AppendOptions {
   /// A record id of the caller's, such as one that another system gave. It is sent as it is: when the stream's newest
   /// record is not older, the answer is `nonmonotonic`. Absent: minted at the moment of sending.
-  std::optional<EventId> id;
+  std::optional<EventId> id{};
   /// How far above this client's clock a minted id may be pushed to stand above what other hosts have written; >= 0.
   /// Ids of everything that this client mints afterwards are pushed with it.
   Milliseconds max_skew{5000};
-  std::optional<Milliseconds> deadline;  ///< of the call, >= 1 ms; the client's when absent
+  std::optional<Milliseconds> deadline{};  ///< of the call, >= 1 ms; the client's when absent
   /// A key of the caller's, 1 to 512 bytes, such as the id of the request that the record tells of: when a record was appended under
   /// it within `window`, the answer is the id of that one, and nothing is written, whoever appended it and however often. Empty: none. Not
   /// with `id`; with at most 497 fields.
@@ -94,13 +94,13 @@ struct AppendOptions {
 
 /// One record of a batch. The views must live until `append_many` returns.
 struct NewRecord {
-  std::span<const Field> fields;
+  std::span<const Field> fields{};
   std::string_view once = {};  ///< as in `AppendOptions`
 };
 
 struct AppendManyOptions {
   Milliseconds max_skew{5000};
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
   OnceWindow window{};  ///< of records with `once`
 };
 
@@ -109,7 +109,7 @@ enum class Direction : std::uint8_t { oldest_first, newest_first };
 struct ReadOptions {
   std::uint32_t count = 1000;  ///< of one page; >= 1
   Direction direction = Direction::oldest_first;
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 /// Some records, and where the next ones are.
@@ -320,7 +320,7 @@ struct Delivery {
 
 struct GroupReadOptions {
   std::uint32_t count = 100;  ///< >= 1
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 /// What `claim_idle` took over.
@@ -346,7 +346,7 @@ struct PendingOptions {
   std::uint32_t count = 100;       ///< >= 1
   Milliseconds min_idle{0};        ///< >= 0
   std::string_view consumer = {};  ///< empty: of all
-  std::optional<Milliseconds> deadline;
+  std::optional<Milliseconds> deadline{};
 };
 
 /// A consumer group of a stream: single commands, none of which waits. `GroupConsumer` (group_consumer.hpp) is the loop
