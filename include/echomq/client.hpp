@@ -157,7 +157,8 @@ class Subscription {
   std::shared_ptr<State> state_;
 };
 
-/// A connection to a server. Move-only; thread-safe; the destructor closes it and is legal on any thread.
+/// A connection to a server. Move-only; thread-safe; the destructor closes it and is legal on any thread. One that was moved
+/// from may only be destroyed or assigned to.
 class Client {
  public:
   /// Connects, boots and, by option, leases a node id.

@@ -414,7 +414,10 @@ std::optional<std::uint16_t> Client::node_id() const { return core_->node_id(); 
 Reply<void> Client::ready() const { return live(core_).ready(); }
 ClientStats Client::stats() const { return live(core_).stats(); }
 std::string Client::endpoint() const { return live(core_).endpoint(); }
-void Client::close() { live(core_).close(); }
+void Client::close() {
+  if (core_)
+    live(core_).close();
+}
 
 }  // namespace v1
 }  // namespace echomq

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <set>
 
@@ -76,6 +77,25 @@ TEST_F(ToolStream, AppendsTheLinesOfAPipeInTheirOrder) {
     page = stream().read(page->rest->first, page->rest->second).get();
   }
   EXPECT_EQ(next, 10'000);
+}
+
+TEST_F(ToolStream, AnInterruptEndsTheReadingAndWhatIsToldStands) {
+  std::string input;
+  for (int i = 0; i < 1'000'000; ++i)
+    input += std::to_string(i) + "\n";
+  Tool tool({"stream", "append", "orders", "placed", "--lines"}, input, {{"EMQ_URL", url()}});
+  ASSERT_TRUE(comes_true([&] {
+    const auto info = stream().info().get();
+    return info && info->length > 0;
+  }));
+  tool.signal(SIGINT);
+  const ToolResult result = tool.wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("interrupted (nothing behind line "));
+  const auto info = stream().info().get();
+  ASSERT_TRUE(info);
+  EXPECT_LT(info->length, 1'000'000U);
+  EXPECT_EQ(result.out, std::to_string(info->length) + " appended\n");
 }
 
 // The server is full in the middle of them. Whatever it had taken by then, what is told is what stands.

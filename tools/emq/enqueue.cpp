@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -67,17 +66,6 @@ std::string_view to_text(Admitted verdict) {
     case Admitted::present: return "present";
   }
   return "unknown";
-}
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// A first Ctrl-C ends the reading; what was sent is still waited for and told. A second one ends the process.
-void stop_reading_on_signal() {
-  struct sigaction action{};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // and no SA_RESTART: the read in progress must return
-  (void)::sigaction(SIGINT, &action, nullptr);
-  (void)::sigaction(SIGTERM, &action, nullptr);
 }
 
 // Where payloads come from when they are no argument.
@@ -258,7 +246,7 @@ Exit enqueue_lines(Session& session, const echomq::Queue& queue, const Target& t
     if (!*more || !stream.send(batch)) {
       return stream.finish();
     }
-    if (interrupted != 0) {
+    if (interrupted()) {
       (void)stream.finish();
       return session.report(Exit::failed, "cancelled", fmt::format("interrupted after line {}", reader.lines()));
     }

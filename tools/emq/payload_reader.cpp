@@ -2,9 +2,11 @@
 #include "payload_reader.hpp"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 namespace emq {
@@ -14,6 +16,8 @@ using echomq::Errc;
 
 constexpr std::size_t kReadBytes = std::size_t{256} << 10;
 
+volatile std::sig_atomic_t interruptions = 0;
+
 echomq::Error read_failed(std::string_view name, int error) {
   if (error == EINTR) {
     return {Errc::cancelled, "interrupted"};
@@ -22,6 +26,16 @@ echomq::Error read_failed(std::string_view name, int error) {
 }
 
 }  // namespace
+
+void stop_reading_on_signal() {
+  struct sigaction action{};
+  action.sa_handler = [](int) { interruptions = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // and no SA_RESTART: the read in progress must return
+  (void)::sigaction(SIGINT, &action, nullptr);
+  (void)::sigaction(SIGTERM, &action, nullptr);
+}
+
+bool interrupted() noexcept { return interruptions != 0; }
 
 echomq::Result<std::string> read_all(int fd, std::string_view name) {
   std::string out;

@@ -17,6 +17,12 @@ inline constexpr std::size_t kMaxPayload = (std::size_t{512} << 20) - 1024;
 /// All that a descriptor has. Errors: invalid_argument.
 [[nodiscard]] echomq::Result<std::string> read_all(int fd, std::string_view name);
 
+/// From here on a first SIGINT or SIGTERM ends the reading, so that what was sent can be waited for and told. A second one
+/// ends the process.
+void stop_reading_on_signal();
+/// Whether one has come.
+[[nodiscard]] bool interrupted() noexcept;
+
 /// Some lines, without their ends, in one piece of memory.
 class LineBatch {
  public:

@@ -136,6 +136,7 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
   if (!options.fields.empty() || options.id || options.once || options.listed) {
     return session.report(Exit::usage, "invalid_argument", "--lines takes no FIELD=VALUE, --id, --once or --listed");
   }
+  stop_reading_on_signal();
   LineReader reader(STDIN_FILENO, "standard input", '\n');
   std::deque<echomq::Reply<echomq::EventId>> on_the_way;
   Receipts receipts;
@@ -165,6 +166,10 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
       }
     }
     batch.clear();
+    if (interrupted() && !receipts.failed()) {
+      unread = echomq::Error(Errc::cancelled, fmt::format("interrupted (nothing behind line {} was sent)", sent));
+      break;
+    }
   }
   while (!on_the_way.empty()) {
     take();
