@@ -342,7 +342,7 @@ class ByteCache {
   /// What L1 has, copied into `into` (whose memory is used again). False: not there, expired, or of another kind; then
   /// `into` is as before. Takes no lock, sends nothing. Counts hits, not misses.
   [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) const noexcept;
-  /// L1, else L2 (GET and PTTL in one write), else the loader and a fill of both. Callers that miss together share one
+  /// L1, else L2 (GETRANGE, PTTL, GET in one write), else the loader and a fill of both. Callers that miss together share one
   /// flight. Key `ecc:{table}:<id>`.
   /// Errors: also the loader's own, and those of L2 when `outage` says fail.
   Reply<CachedBytes> get(const BrandedId& id) const;

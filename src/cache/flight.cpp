@@ -13,6 +13,10 @@ inline namespace v1 {
 namespace cache {
 namespace {
 
+/// What L2 says of a row: its version, how long it lives, its frame.
+constexpr std::size_t kRepliesARow = 3;
+constexpr std::string_view kLastOfVersion = "13";
+static_assert(BrandedId::kSize == 14);
 /// Reads of L2 for one flight: after a lost answer, or when a newer row turned up at the fill.
 constexpr int kMostReads = 3;
 /// A row is taken out of L1 this much early, for the clock that readers look at may lag so much.
@@ -182,13 +186,16 @@ void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
     flight->drops_read = at;
     flight->asked = now();
     const auto key = keys_.row(flight->id);
-    // PTTL first: when the row is replaced in between, the newer value gets the older row's rest, never the reverse.
+    // The version on both sides of the time left: that is of this row where the two are the same. The row last, so that what is heard
+    // before its answer is of before it.
+    writer.begin(4).part(std::string_view("GETRANGE")).part(key.view()).part(std::string_view("0"));
+    writer.part(kLastOfVersion);
     writer.begin(2).part(std::string_view("PTTL")).part(key.view());
     writer.begin(2).part(std::string_view("GET")).part(key.view());
   }
   auto end = [self = shared_from_this(), all = std::vector<FlightPointer>(flights.begin(), flights.end())](
                  Result<std::vector<Value>> answers) { self->read_done(all, std::move(answers)); };
-  const std::size_t replies = 2 * flights.size() + (options_.tags ? 1 : 0);
+  const std::size_t replies = kRepliesARow * flights.size() + (options_.tags ? 1 : 0);
   Exchange* const call = Exchange::make(std::move(bytes), static_cast<std::uint32_t>(replies), std::move(end));
   if (flights.front()->elsewhere)
     return send_main(call, options_.l2_deadline, reader);
@@ -219,10 +226,11 @@ void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector
     rest = rest.subspan(1);
   }
   for (std::size_t i = 0; i < flights.size(); ++i)
-    read_one(flights[i], rest[2 * i], rest[2 * i + 1]);
+    read_one(flights[i], rest.subspan(kRepliesARow * i, kRepliesARow));
 }
 
-void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value& frame) {
+void Table::read_one(const FlightPointer& flight, std::span<const Value> replies) {
+  const Value& frame = replies.back();
   if (frame.is_error()) {
     Error why = wire::to_error(frame.error_text());
     if (why.is(Errc::moved) && flight->reads < kMostReads) {
@@ -256,9 +264,11 @@ void Table::read_one(const FlightPointer& flight, const Value& ttl, const Value&
     flight->outdated = true;
     return load(flight);
   }
-  const std::int64_t rest = ttl.as_integer().value_or(0);
+  // Of a row that came just before this answer it is not known how long it lives.
+  const bool just_came = replies[0].as_text().value_or(std::string_view()) != parsed->version.text();
+  const std::int64_t rest = just_came ? 0 : replies[1].as_integer().value_or(0);
   // The row that is to be replaced, unless somebody else has done it already.
-  if (flight->ahead && rest != -1 &&
+  if (flight->ahead && rest != -1 && !just_came &&
       rest < static_cast<std::int64_t>(refresh_margin_ + kClockLag) +
                  static_cast<std::int64_t>(static_cast<double>(options_.ttl.count()) * options_.jitter))
     return load(flight);

@@ -233,7 +233,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   // flight.cpp
   void read(std::span<const FlightPointer> flights, ReadBy reader);
   void read_done(std::span<const FlightPointer> flights, Result<std::vector<Value>> answers);
-  void read_one(const FlightPointer& flight, const Value& ttl, const Value& frame);
+  void read_one(const FlightPointer& flight, std::span<const Value> replies);
   void without_l2(const FlightPointer& flight, Error why);
   void read_again(const FlightPointer& flight, const Frame& newer);
   void load(const FlightPointer& flight);

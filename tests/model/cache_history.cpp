@@ -100,10 +100,7 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
         ids[event.id].placed_ms.add(event.end_ms, event.version);
         break;
       case Kind::heard: (event.said ? table.heard : table.unsaid).add(event.end, event.version); break;
-      case Kind::read:
-        if (!event.borrowed)
-          table.read.add(event.end, shown(event, ids[event.id]));
-        break;
+      case Kind::read: table.read.add(event.end, shown(event, ids[event.id])); break;
       case Kind::invalidated: table.invalidated.add(event.end, event.version); break;
       case Kind::dropped: table.dropped.add(event.end, event.version); break;
       case Kind::ended: ids[event.id].ended.push_back(event.end); break;

@@ -33,10 +33,9 @@ struct CacheEvent {
   bool said =
       true;  ///< of what is heard: the version was, not only that the row had changed. If not, it holds until it `ended`
   bool absent = false;
-  bool stale = false;     ///< the answer was marked so
-  bool loaded = false;    ///< of a read: nobody has put that version
-  bool borrowed = false;  ///< of a read: with the time left of the row before it. A later read may give less
-  bool tagged = false;    ///< of a read: that version was always put or loaded under the id's tag
+  bool stale = false;   ///< the answer was marked so
+  bool loaded = false;  ///< of a read: nobody has put that version
+  bool tagged = false;  ///< of a read: that version was always put or loaded under the id's tag
   /// Of a read: how long at most that version lives where it is kept, when not as long as others.
   std::optional<std::int64_t> lives_ms = std::nullopt;
   std::int64_t begin = 0;

@@ -86,8 +86,8 @@ TEST_F(CacheNamed, APushBetweenTwoRowsOfOneReadIsNotOfBeforeTheFirst) {
   std::array<Reader, 2> readers;
   const std::array<detail::CacheWaiter*, 2> waiters = {&readers[0], &readers[1]};
   table->fetch(kBoth, waiters);
-  for (int i = 0; i < 2; ++i)
-    hearing.execute();  // PTTL and GET of the first
+  for (int i = 0; i < 3; ++i)
+    hearing.execute();  // version, PTTL and GET of the first
   server.run({"EVALSHA", "", "1", key_of(kBoth[0]), version_of(2), "new", "60000"});
   server.end_turn();
   while (hearing.can_execute())
@@ -143,14 +143,15 @@ TEST_F(CacheNamed, APutIsNotKeptAfterSomethingNewerWasHere) {
 TEST_F(CacheNamed, ARowOfTheOwnPutGoesWhenSomethingNewerIsGiven) {
   Reader reader;
   ask(reader);
-  hearing.execute();  // PTTL: there is none
+  for (int i = 0; i < 2; ++i)
+    hearing.execute();  // version and PTTL: there is none
   auto placing = put(1, "old");
   all_of(main);
   ASSERT_TRUE(placing.ready());
   EXPECT_EQ(kept(), "old");
   others_put(2, "new", "60000");
   hearing.execute();  // GET
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 3; ++i)
     hearing.deliver();
   EXPECT_EQ(reader.answered.value().value().value, "new");
   EXPECT_EQ(kept(), "no row") << "and no push has come yet";
@@ -319,6 +320,97 @@ TEST_F(CacheNamedLoads, NorAfterAShortRowThatWasLoaded) {
   EXPECT_EQ(second.answered.value().value().value, "short");
 }
 
+// A row with a short time of its own came between the two commands that ask for the time left and for the row: L1 kept it for what was
+// left of the one before, beyond its end in L2, and when it was over there an older put stood in its place. (Seeds 7506, 21306.)
+TEST_F(CacheNamedLoads, ARowIsNotKeptForTheTimeOfTheOneBeforeIt) {
+  Process one(server, ids, options());
+  others_put(1, "long", "60000");
+  Reader first;
+  one.ask(first);
+  for (int i = 0; i < 2; ++i)
+    one.main.execute();  // version, PTTL
+  others_put(3, "short", "300");
+  one.come_to_rest();
+  EXPECT_EQ(first.answered.value().value().value, "short");
+  CachedBytes row;
+  EXPECT_FALSE(one.table->peek(kBoth[0], row));
+  server.time += 310;
+  others_put(2, "old and late", "60000");
+  Reader second;
+  one.ask(second);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+  one.loaded(3, "short");
+  one.come_to_rest();
+  EXPECT_EQ(second.answered.value().value().value, "short");
+}
+
+// Nor when it lives longer than the one before, when that was over in between, or when it is read alone: then its time is known.
+TEST_F(CacheNamedLoads, WhateverComesBetweenTheAnswersOfARead) {
+  struct Between {
+    const char* before;  // its time; none: no row
+    std::uint64_t later;
+    const char* comes;  // its time
+    const char* given;
+    std::uint64_t kept_for;
+  };
+  // Each gap, and in it a row that lives longer or as long, the end of the row, or both.
+  for (const int gap : {1, 2}) {
+    for (const Between& now :
+         {Between{"1000", 0, "60000", "after", 0}, Between{"1000", 0, "1000", "after", 0},
+          Between{nullptr, 0, "1000", "after", 0}, Between{"1000", 1001, "1000", "after", 0},
+          Between{"1000", 1001, nullptr, nullptr, 0}, Between{"1000", 0, nullptr, "before", 1000}}) {
+      SCOPED_TRACE(gap);
+      Process one(server, ids, options());
+      server.run({"DEL", key_of(kBoth[0])});
+      if (now.before != nullptr)
+        others_put(1, "before", now.before);
+      Reader reader;
+      one.ask(reader);
+      for (int i = 0; i < gap; ++i)
+        one.main.execute();
+      server.time += now.later;
+      if (now.comes != nullptr)
+        others_put(2, "after", now.comes);
+      one.come_to_rest();
+      if (now.given == nullptr) {
+        EXPECT_EQ(one.loads.size(), 1U);
+        one.loads.clear();
+        continue;
+      }
+      EXPECT_EQ(reader.answered.value().value().value, now.given);
+      CachedBytes row;
+      EXPECT_EQ(one.table->peek(kBoth[0], row), now.kept_for != 0);
+      server.time += now.kept_for;
+      EXPECT_FALSE(one.table->peek(kBoth[0], row));
+    }
+  }
+}
+
+// A row that was to be loaded anew, for its time is nearly over, was replaced by others while it was looked at: the loader is left alone.
+TEST_F(CacheNamedLoads, ARowThatOthersReplaceMeanwhileIsNotRefreshed) {
+  CacheOptions with = options();
+  with.refresh_ahead = 0.5;
+  Process one(server, ids, with);
+  others_put(1, "old", "60000");
+  Reader first;
+  one.ask(first);
+  one.come_to_rest();
+  server.time += 40'000;
+  CachedBytes row;
+  ASSERT_TRUE(one.table->hit(kBoth[0], row));
+  one.main.execute();  // version
+  others_put(2, "new", "60000");
+  one.come_to_rest();
+  EXPECT_TRUE(one.loads.empty());
+  EXPECT_FALSE(one.table->peek(kBoth[0], row)) << "older than what L2 has";
+  Reader second;
+  one.ask(second);
+  one.come_to_rest();
+  EXPECT_EQ(second.answered.value().value().value, "new");
+  EXPECT_TRUE(one.table->peek(kBoth[0], row));
+}
+
 // A put under a tag that was dropped meanwhile was refused, as superseded; the row before it, under no tag, stayed in L2, and the
 // table gave it after its own newer put.
 TEST_F(CacheNamedLoads, WhatAPutUnderADroppedTagWouldHaveReplacedIsNotGiven) {
@@ -447,8 +539,8 @@ TEST_F(CacheNamedLoads, ARowIsInL1NoLongerThanInL2HoweverLateTheAnswerIs) {
   others_put(3, "others'", "60000");
   Reader reading;
   one.ask(reading);
-  for (int i = 0; i < 3; ++i)
-    one.main.execute();  // drops, PTTL, GET
+  for (int i = 0; i < 4; ++i)
+    one.main.execute();  // drops, version, PTTL, GET
   server.time += 50'000;
   one.come_to_rest();
   EXPECT_EQ(reading.answered.value().value().value, "others'");

@@ -214,6 +214,7 @@ class CachePlay {
   std::vector<State> source_;
   std::array<std::set<std::uint64_t>, kIds> versions_;
   std::set<std::uint64_t> put_;
+  std::set<std::uint64_t> failed_;  // of these the puts
   std::deque<Load> loads_;
   std::vector<Placing> placings_;
   std::vector<Invalidating> invalidations_;

@@ -68,10 +68,8 @@ void CachePlay::answered(Waiter& waiter, Result<CachedBytes> answer) {
     event.version = answer->version.value();
     event.loaded = !put_.contains(event.version);
     event.tagged = is_tagged(event.version);
-    if (const auto own = ttl_of(event.version)) {
-      event.borrowed = server_.has_time_of_another(event.version);
-      event.lives_ms = event.borrowed ? std::max<std::int64_t>(own->count(), kTtl) : own->count();
-    }
+    if (const auto own = ttl_of(event.version))
+      event.lives_ms = own->count();
     if (*answer->value != "v" + std::to_string(event.version))
       wrong_ = "version " + std::to_string(event.version) + " came with the value of another: " + *answer->value;
   }

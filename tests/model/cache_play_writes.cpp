@@ -80,6 +80,8 @@ void CachePlay::look_at_puts() {
               .begin = at->begin,
               .end = ++step_,
               .end_ms = static_cast<std::int64_t>(server_.time.load())});
+    } else {
+      failed_.insert(at->version);
     }
     note([&] { return "the put of " + std::to_string(at->version) + (outcome ? " has ended" : " has failed"); });
     tell(*actors_[static_cast<std::size_t>(at->table)], at->id, at->version);

@@ -263,17 +263,16 @@ std::string CacheServer::execute(const CacheConnection::Command& command, CacheC
   if (on_execute)
     on_execute(command, by);
   const std::string& name = command[0];
+  if (name == "GETRANGE")  // 0 13
+    return bulk(frame(command[1]).value_or("").substr(0, 14));
   if (name == "PTTL") {
     const auto at = rows_.find(command[1]);
-    asked_[by] = {command[1], version(command[1])};
     return number(at == rows_.end() ? -2 : static_cast<std::int64_t>(at->second.expires - time));
   }
   if (name == "GET" && command[1] == "eccx:{t}:tagdrops")
     return drops_ == 0 ? null() : bulk(std::to_string(drops_));
   if (name == "GET") {
     const auto found = frame(command[1]);
-    if (const auto [key, asked] = asked_[by]; found && key == command[1] && asked != version(key))
-      mixed_.insert(version(key));
     return found ? bulk(*found) : null();
   }
   if (name == "SET") {  // NX GET PX

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -109,9 +108,8 @@ class CacheServer {
   /// nothing of the row any more.
   std::function<void(const std::string& key)> on_early_end = [](const std::string&) {};
   std::uint64_t whole_life = 0;  ///< ms
-  /// A row of that version was read with the time that was left of the one before it: it came between the two commands, and
-  /// perhaps with less time.
-  [[nodiscard]] bool has_time_of_another(std::uint64_t version) const { return mixed_.contains(version); }
+  /// What is answered in place of the reply to a command, which is not executed then.
+  std::function<std::optional<std::string>(const CacheConnection::Command& command)> refuses;
   /// For a trace: what is executed, and whose it is (nobody's: null).
   std::function<void(const CacheConnection::Command& command, const CacheConnection* by)> on_execute;
   /// What is said of loads, on `eccx:{t}:loads`.
@@ -172,9 +170,6 @@ class CacheServer {
 
   std::map<std::string, Row> rows_;
   std::map<std::string, CacheConnection*> changed_;  // by whom last
-  std::map<const CacheConnection*, std::pair<std::string, std::uint64_t>>
-      asked_;  // for the time left of which row, last
-  std::set<std::uint64_t> mixed_;
   std::vector<CacheConnection*> connections_;
   std::map<std::string, Lease> leases_;
   std::map<const CacheConnection*, std::uint64_t> grants_;
