@@ -4,8 +4,10 @@
 // is in step with what tracking says.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,8 +39,28 @@ class Promise final : public detail::CallOf<T> {
 
 class Exchange final : public detail::CallOf<void> {
  public:
-  /// Error replies stand in their places as error values; an error is a lost or unsent exchange.
-  using End = std::function<void(Result<std::vector<Value>>)>;
+  /// Where it was answered: `followed` is another node of a cluster than the one of its slot, or that only after a while.
+  enum class At : std::uint8_t { its_node, followed };
+  /// Called with the answers, and, if it takes that, with where they came from. Error replies stand in their places as error values; an error
+  /// is a lost or unsent exchange.
+  class End {
+   public:
+    End() = default;
+    template <typename Take>
+      requires(!std::is_same_v<std::remove_cvref_t<Take>, End>)
+    End(Take take) {  // NOLINT(google-explicit-constructor): whatever can be called
+      if constexpr (std::is_invocable_v<Take&, Result<std::vector<Value>>, At>) {
+        take_ = std::move(take);
+      } else {
+        take_ = [take = std::move(take)](Result<std::vector<Value>> answers, At) mutable { take(std::move(answers)); };
+      }
+    }
+    void operator()(Result<std::vector<Value>> answers, At at) const { take_(std::move(answers), at); }
+    explicit operator bool() const noexcept { return static_cast<bool>(take_); }
+
+   private:
+    std::function<void(Result<std::vector<Value>>, At)> take_;
+  };
 
   [[nodiscard]] static Exchange* make(std::string bytes, std::uint32_t replies, End end) {
     return new Exchange(std::move(bytes), replies, std::move(end));
@@ -67,14 +89,15 @@ class Exchange final : public detail::CallOf<void> {
   }
   void destroy() noexcept override { delete this; }
   void finish(Result<std::vector<Value>> answers) noexcept {
-    const End end = std::exchange(end_, nullptr);
+    const End end = std::exchange(end_, End());
+    const At at = asking || redirects > 0 || pauses > 0 ? At::followed : At::its_node;
     // Sent again after a part of the replies had come: those of the last time count.
     if (answers && answers->size() > count_)
       answers->erase(answers->begin(), answers->end() - count_);
     store({});
     publish();
     if (end)
-      end(std::move(answers));
+      end(std::move(answers), at);
   }
 
   const std::string bytes_;

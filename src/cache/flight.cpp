@@ -30,11 +30,6 @@ constexpr Ticks kClockLag = 10;
   return fail(Errc::handler_failed, fmt::format("the loader has not answered within {} ms", deadline.count()));
 }
 
-/// The node that was asked serves the slot still.
-[[nodiscard]] bool is_on_its_way(std::string_view error_text) {
-  return error_text.starts_with("ASK ") || error_text.starts_with("TRYAGAIN");
-}
-
 }  // namespace
 
 Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const BrandedId& id,
@@ -429,6 +424,16 @@ void Table::fill(const FlightPointer& flight, std::string value) {
 }
 
 void Table::filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers) {
+  // The tracking connection's node has refused it: the main one follows the key, and what it brings is not kept here.
+  if (answers && answers->back().is_error() && options_.coherence == Coherence::tracking && !flight->elsewhere) {
+    const std::string_view text = answers->back().error_text();
+    if (wire::to_error(text).is(Errc::moved)) {
+      if (!is_on_its_way(text))
+        coherence_->misplaced();
+      flight->elsewhere = true;
+      return fill(flight, std::move(value));
+    }
+  }
   if (!answers || answers->back().is_error()) {
     counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
     return land(flight, {answer_of(flight->version, value, CacheFrom::fill), shortened(flight->ttl)});
@@ -446,7 +451,8 @@ void Table::filled(const FlightPointer& flight, std::string value, Result<std::v
 }
 
 void Table::fill_by_script(const FlightPointer& flight, const std::string& value) {
-  auto end = [self = shared_from_this(), flight, value](Result<std::vector<Value>> answers) {
+  auto end = [self = shared_from_this(), flight, value](Result<std::vector<Value>> answers, Exchange::At at) {
+    flight->elsewhere = flight->elsewhere || !self->told_of(at);
     if (answers) {
       const Value& reply = answers->back();
       if (const auto number = reply.as_integer(); number && !reply.is_text())

@@ -382,6 +382,10 @@ void Table::send(Exchange* call, milliseconds deadline, ReadBy reader) {
   coherence_->submit(call, !detail::on_library_thread());
 }
 
+bool Table::is_on_its_way(std::string_view error_text) {
+  return error_text.starts_with("ASK ") || error_text.starts_with("TRYAGAIN");
+}
+
 void Table::put_script(const BrandedId& id, const BrandedId& version, std::string_view value, milliseconds lives,
                        milliseconds deadline, ReadBy reader, End end) {
   // Not on the tracking connection: its NOLOOP does not hold for what scripts write.

@@ -227,6 +227,12 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   /// On the main connection, or under tracking on the one that hears.
   void send_main(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
   void send(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
+  /// The node that was asked serves the slot still: a key of it has gone ahead.
+  [[nodiscard]] static bool is_on_its_way(std::string_view error_text);
+  /// Whether others' changes of a row that was written there are heard.
+  [[nodiscard]] bool told_of(Exchange::At at) const noexcept {
+    return options_.coherence != Coherence::tracking || at == Exchange::At::its_node;
+  }
   void put_script(const BrandedId& id, const BrandedId& version, std::string_view value, std::chrono::milliseconds ttl,
                   std::chrono::milliseconds deadline, ReadBy reader, End end);
 
@@ -280,7 +286,12 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   /// Calls `end` once, at once when nothing is sent.
   void put_one(const BrandedId& id, std::string_view value, std::optional<BrandedId> version,
                const std::vector<std::string>& tags, std::optional<std::chrono::milliseconds> ttl, PutEnd end);
-  [[nodiscard]] Result<CachePut> put_done(const Writing& writing, Result<std::vector<Value>> answers);
+  [[nodiscard]] Result<CachePut> put_done(const Writing& writing, Result<std::vector<Value>> answers,
+                                          Exchange::At at_node);
+  using RemoveEnd = std::function<void(Result<void>)>;
+  void remove(const BrandedId& id, RemoveEnd end);
+  enum class Removes : std::uint8_t { lease, row };
+  void remove_alone(const BrandedId& id, Removes what, RemoveEnd end);
 
   // tags.cpp
   struct TagDrop;

@@ -94,8 +94,9 @@ void Table::fill_tagged(const FlightPointer& flight, Loaded<std::string> found) 
   if (!flight->drops || std::chrono::steady_clock::now() - flight->drops_read > kRemembered / 2)
     return land_untaken(flight, std::move(answer));
   const std::string value = *answer.value;
-  auto end = [self = shared_from_this(), flight,
-              answer = std::move(answer)](Result<std::vector<Value>> answers) mutable {
+  auto end = [self = shared_from_this(), flight, answer = std::move(answer)](Result<std::vector<Value>> answers,
+                                                                             Exchange::At at) mutable {
+    flight->elsewhere = flight->elsewhere || !self->told_of(at);
     if (!answers || answers->back().is_error()) {
       self->counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
       return self->land_untaken(flight, std::move(answer));

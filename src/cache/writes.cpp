@@ -100,7 +100,9 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
   }
   const std::chrono::milliseconds lives = writing.ttl;
   auto done = [self = shared_from_this(), writing = std::move(writing), end = std::move(end)](
-                  Result<std::vector<Value>> answers) { end(self->put_done(writing, std::move(answers))); };
+                  Result<std::vector<Value>> answers, Exchange::At at) {
+    end(self->put_done(writing, std::move(answers), at));
+  };
   if (tags.empty()) {
     put_script(id, *version, value, lives, core_->options().deadline, ReadBy::caller, std::move(done));
   } else {
@@ -109,7 +111,7 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
   }
 }
 
-Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Value>> answers) {
+Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Value>> answers, Exchange::At at_node) {
   const std::uint64_t id = writing.id.value();
   const std::uint64_t version = writing.version.value();
   Shard& shard = shard_of(mix(id));
@@ -150,7 +152,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   const std::uint64_t floor = std::max(watch.floor, shard.floors.of(id, at));
   const auto held = shard.l1.version_of(id, at, generation);
   const bool sound = stored && watch.evictions == writing.evictions && floor <= version &&
-                     writing.generation == generation && serving();
+                     writing.generation == generation && serving() && told_of(at_node);
   // As in L2, whose time may have begun as soon as this was sent: what is over there has no tag to be dropped by.
   const Ticks expires = writing.began + shortened(writing.ttl);
   if (sound && expires > at && (!held || *held <= version)) {
@@ -175,31 +177,61 @@ Reply<void> Table::invalidate(const BrandedId& id) {
     return fail(Errc::client_closed, "the cache is closed", Repeat::safe);
   change(id, Told::here);
   auto* call = promise<void>(*this);
-  auto end = [self = shared_from_this(), id, call](Result<std::vector<Value>> answers) {
+  if (options_.coherence != Coherence::tracking)
+    call->source = core_->source();
+  auto reply = reply_of(call);
+  remove(id, [self = shared_from_this(), id, call](Result<void> outcome) {
     // Once more: what was read between the first time and the deletion was the deleted row.
     self->change(id, Told::here);
     if (self->options_.load_lease.count() > 0)
       self->tell_of_no_holder(id);
-    Result<void> outcome;
-    if (!answers) {
-      outcome = std::unexpected<Error>(std::move(answers).error());
-    } else if (answers->back().is_error()) {
-      outcome = std::unexpected<Error>(wire::to_error(answers->back().error_text()));
-    }
     call->settle(std::move(outcome));
     call->release();
+  });
+  return reply;
+}
+
+/// Of the row, and before it of the right to load: what another process loads now was read before this. One after the other: while their
+/// slot is on its way they may be on two nodes.
+void Table::remove(const BrandedId& id, RemoveEnd end) {
+  std::string bytes;
+  resp::CommandWriter writer(bytes);
+  const bool shares_loads = options_.load_lease.count() > 0;
+  if (shares_loads)
+    writer.begin(2).part(std::string_view("DEL")).part(keys_.lease(id).view());
+  writer.begin(2).part(std::string_view("DEL")).part(keys_.row(id).view());
+  auto done = [self = shared_from_this(), id, end = std::move(end)](Result<std::vector<Value>> answers) {
+    if (!answers)
+      return end(std::unexpected<Error>(std::move(answers).error()));
+    const auto refused = std::ranges::find_if(*answers, [](const Value& answer) { return answer.is_error(); });
+    if (refused == answers->end())
+      return end({});
+    Error why = wire::to_error(refused->error_text());
+    if (!why.is(Errc::moved))
+      return end(std::unexpected<Error>(std::move(why)));
+    // The main connection follows each key; the tracking one stays until its node does not serve the table any more.
+    if (self->options_.coherence == Coherence::tracking && !is_on_its_way(refused->error_text()))
+      self->coherence_->misplaced();
+    self->remove_alone(id, self->options_.load_lease.count() > 0 ? Removes::lease : Removes::row, end);
   };
-  const auto key = keys_.row(id);
-  const auto lease = keys_.lease(id);
   const bool on_main = options_.coherence != Coherence::tracking;
-  if (on_main)
-    call->source = core_->source();
-  // With the lease: what another process loads now was read before this.
-  Exchange* deletion = options_.load_lease.count() > 0
-                           ? Exchange::command(std::move(end), "DEL", key.view(), lease.view())
-                           : Exchange::command(std::move(end), "DEL", key.view());
-  send(deletion, core_->options().deadline, on_main ? ReadBy::caller : ReadBy::library);
-  return reply_of(call);
+  send(Exchange::make(std::move(bytes), shares_loads ? 2 : 1, std::move(done)), core_->options().deadline,
+       on_main ? ReadBy::caller : ReadBy::library);
+}
+
+void Table::remove_alone(const BrandedId& id, Removes what, RemoveEnd end) {
+  auto done = [self = shared_from_this(), id, what, end = std::move(end)](Result<std::vector<Value>> answers) {
+    if (!answers)
+      return end(std::unexpected<Error>(std::move(answers).error()));
+    if (answers->back().is_error())
+      return end(std::unexpected<Error>(wire::to_error(answers->back().error_text())));
+    if (what == Removes::lease)
+      return self->remove_alone(id, Removes::row, end);
+    end({});
+  };
+  Exchange* const call = what == Removes::lease ? Exchange::command(std::move(done), "DEL", keys_.lease(id).view())
+                                                : Exchange::command(std::move(done), "DEL", keys_.row(id).view());
+  send_main(call, core_->options().deadline, ReadBy::library);
 }
 
 }  // namespace cache

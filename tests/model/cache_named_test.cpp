@@ -195,6 +195,89 @@ TEST_F(CacheNamed, APutThatWasDeletedBeforeTheOwnFillIsNotKept) {
   }
 }
 
+// Whichever node is asked, another serves the slot, time and again: after three reads that is an outage, and the source is asked. Of one
+// row, and of one of several; under tracking the first read is at the node that is heard, and L1 goes off.
+TEST_F(CacheNamed, MovedAfterThreeReadsIsAnOutage) {
+  constexpr const char* kMoved = "-MOVED 1 127.0.0.1:1\r\n";
+  for (const Coherence coherence : {Coherence::none, Coherence::tracking}) {
+    for (const CacheOutage outage : {CacheOutage::load, CacheOutage::fail}) {
+      for (const bool arms_again : {false, true}) {
+        SCOPED_TRACE(testing::Message() << static_cast<int>(coherence) << static_cast<int>(outage) << arms_again);
+        table->close();
+        CacheOptions with = table->options();
+        with.coherence = coherence;
+        with.outage = outage;
+        std::deque<LoadDone> loads;
+        table = std::make_shared<cache::Table>(
+            std::make_shared<CacheCore>(main, ids), with, nullptr,
+            [&](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time);
+        auto hears = std::make_shared<CacheHearing>(hearing);
+        int misplaced = 0;
+        hears->on_misplaced = [&] {
+          ++misplaced;
+          table->lost();
+          if (arms_again)
+            table->armed();
+        };
+        if (coherence == Coherence::tracking)
+          table->hear_by(hears);
+        table->armed();
+        server.run({"DEL", key_of(kBoth[0])});
+        server.run({"DEL", key_of(kBoth[1])});
+        server.run({"SET", key_of(kBoth[0]), version_of(1) + "row", "NX", "GET", "PX", "60000"});
+        server.run({"SET", key_of(kBoth[1]), version_of(1) + "row", "NX", "GET", "PX", "60000"});
+        server.end_turn();
+        int refused = 0;
+        int written = 0;
+        server.refuses = [&](const CacheConnection::Command& command) -> std::optional<std::string> {
+          written += command[0] == "SET" ? 1 : 0;
+          if (command.size() < 2 || command[1] != key_of(kBoth[0]))
+            return std::nullopt;
+          refused += command[0] == "GET" ? 1 : 0;
+          return kMoved;
+        };
+        std::array<Reader, 2> readers;
+        const std::array<detail::CacheWaiter*, 2> waiters = {&readers[0], &readers[1]};
+        table->fetch(kBoth, waiters);
+        for (int i = 0; i < 8; ++i) {
+          all_of(hearing);
+          all_of(main);
+        }
+        EXPECT_EQ(refused, 3);
+        EXPECT_EQ(misplaced, coherence == Coherence::tracking ? 2 : 0) << "the third is an outage already";
+        EXPECT_EQ(readers[1].answered.value().value().value, "row") << "of the other row it was answered";
+        if (outage == CacheOutage::fail) {
+          ASSERT_TRUE(readers[0].answered.has_value());
+          ASSERT_FALSE(readers[0].answered.value());
+          EXPECT_TRUE(readers[0].answered.value().error().is(Errc::moved));
+          EXPECT_TRUE(loads.empty());
+        } else {
+          ASSERT_EQ(loads.size(), 1U);
+          const LoadDone done = std::move(loads.front());
+          loads.clear();
+          done(std::optional(Loaded<std::string>{"loaded", BrandedId::encode("EVT", 2).value()}));
+          EXPECT_EQ(readers[0].answered.value().value().value, "loaded");
+          EXPECT_EQ(table->stats().outages, 1U);
+        }
+        EXPECT_EQ(written, 0) << "L2 is not asked any more";
+        // The nodes agree again.
+        server.refuses = nullptr;
+        table->lost();
+        table->armed();
+        others_put(3, "new", "60000");
+        server.end_turn();
+        all_of(hearing);
+        Reader later;
+        ask(later);
+        all_of(hearing);
+        all_of(main);
+        EXPECT_EQ(later.answered.value().value().value, "new");
+        EXPECT_EQ(kept(), "new");
+      }
+    }
+  }
+}
+
 /// Processes that load, with the job lane or nothing: tables on one server, each with a connection of its own.
 class CacheNamedLoads : public ::testing::Test {
  protected:

@@ -262,6 +262,10 @@ std::string CacheServer::execute(const CacheConnection::Command& command, CacheC
   expire();
   if (on_execute)
     on_execute(command, by);
+  if (refuses) {
+    if (auto refusal = refuses(command))
+      return *std::move(refusal);
+  }
   const std::string& name = command[0];
   if (name == "GETRANGE")  // 0 13
     return bulk(frame(command[1]).value_or("").substr(0, 14));
@@ -282,10 +286,7 @@ std::string CacheServer::execute(const CacheConnection::Command& command, CacheC
     return null();
   }
   if (name == "DEL") {
-    std::int64_t gone = erase(command[1], by) ? 1 : 0;
-    if (command.size() == 3)
-      gone += static_cast<std::int64_t>(leases_.erase(command[2]));
-    return number(gone);
+    return number(static_cast<std::int64_t>(leases_.erase(command[1])) + (erase(command[1], by) ? 1 : 0));
   }
   if (name == "PUBLISH")
     return number(publish(command[1], command[2]));

@@ -206,8 +206,12 @@ class CacheHearing final : public cache::Hearing {
  public:
   explicit CacheHearing(CacheConnection& connection) : connection_(connection) {}
   void submit(detail::Call* call, bool) override { connection_.submit(call); }
-  void misplaced() override {}
+  void misplaced() override {
+    if (on_misplaced)
+      on_misplaced();
+  }
   void close() override {}
+  std::function<void()> on_misplaced;
 
  private:
   CacheConnection& connection_;

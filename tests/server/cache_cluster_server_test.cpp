@@ -12,6 +12,7 @@
 #include "echomq/client.hpp"
 #include "echomq/testing/private_cluster.hpp"
 #include "keyspace/slot.hpp"
+#include "support/played_node.hpp"
 #include "support/worker_harness.hpp"
 
 namespace echomq::test {
@@ -75,6 +76,13 @@ class CacheCluster : public ::testing::Test {
          at = list.find("name=echomq" + role, at + 1))
       ++count;
     return count;
+  }
+
+  /// The slot of a table of the first node is on its way to the second.
+  void depart(const std::string& name) const {
+    const std::string slot = std::to_string(slot_of(name));
+    ASSERT_EQ(asked(1, {"CLUSTER", "SETSLOT", slot, "IMPORTING", asked(0, {"CLUSTER", "MYID"})}), "OK");
+    ASSERT_EQ(asked(0, {"CLUSTER", "SETSLOT", slot, "MIGRATING", asked(1, {"CLUSTER", "MYID"})}), "OK");
   }
 
   std::optional<testing::PrivateCluster> cluster_;
@@ -286,6 +294,96 @@ TEST_F(CacheCluster, TrackingStaysWithTheNodeOfItsSlotWhileRowsGo) {
   EXPECT_EQ(get(kUser), "v6/hit");
 }
 
+/// Under tracking the deletion of a row that had gone before its slot ended as `moved`; with shared loads it waited for the call's deadline
+/// wherever the row and the right to load it were not on one node.
+TEST_F(CacheCluster, ARowThatHasGoneAheadIsInvalidated) {
+  start();
+  const Client one = open();
+  const std::string name = name_on(0);
+  depart(name);
+  const std::string lease = "eccx:{" + name + "}:load:" + std::string(kUser.text());
+  for (const Coherence coherence : {Coherence::none, Coherence::broadcast, Coherence::tracking}) {
+    for (const auto load_lease : {0ms, 20'000ms}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(coherence) << ", lease of " << load_lease.count());
+      auto cache = ByteCache::open(one, {.table = CacheName::parse(name).value(),
+                                         .kind = "USR",
+                                         .ttl = 60s,
+                                         .coherence = coherence,
+                                         .load_lease = load_lease});
+      ASSERT_TRUE(cache) << cache.error().message();
+      for (const bool leased : {false, true}) {
+        ASSERT_TRUE(one.command("SET", key(name), std::string(version(1).text()) + "row").get());
+        if (leased)
+          ASSERT_TRUE(one.command("SET", lease, "of another process").get());
+        EXPECT_EQ(got(*cache), "row/l2");
+        const auto began = std::chrono::steady_clock::now();
+        const auto outcome = cache->invalidate(kUser).get();
+        EXPECT_TRUE(outcome) << outcome.error().message();
+        EXPECT_LT(std::chrono::steady_clock::now() - began, 2s);
+        EXPECT_TRUE(one.command("GET", key(name)).get().value().is_null());
+        EXPECT_EQ(one.command("GET", lease).get().value().is_null(), !leased || load_lease != 0ms);
+        EXPECT_EQ(got(*cache), "(absent)/l2");
+        ASSERT_TRUE(one.command("DEL", lease).get());
+      }
+      EXPECT_EQ(cache->stats().flushes, 0U) << "the node of the slot still tells";
+    }
+  }
+}
+
+/// As before, when the slot itself has moved and the tracking connection has not noticed yet.
+TEST_F(CacheCluster, ARowOfASlotThatHasMovedIsInvalidated) {
+  start();
+  const Client one = open();
+  const std::string name = name_on(0);
+  ByteCache cache = table(one, name, Coherence::tracking);
+  EXPECT_EQ(got(cache), "(absent)/l2");
+  ASSERT_TRUE(cluster_->move_slot(slot_of(name), 1));
+  ASSERT_EQ(asked(1, {"SET", key(name), std::string(version(1).text()) + "row"}), "OK");
+  const auto outcome = cache.invalidate(kUser).get();
+  EXPECT_TRUE(outcome) << outcome.error().message();
+  EXPECT_TRUE(one.command("GET", key(name)).get().value().is_null());
+  EXPECT_TRUE(eventually([&] { return cache.serving() && listeners(1, ":tracking") == 1; }));
+}
+
+/// What a table wrote where its row had gone to stayed in its L1, and nobody told of the next change there.
+TEST_F(CacheCluster, TrackingKeepsNothingThatWasWrittenWhereItDoesNotHear) {
+  start();
+  const Client one = open();
+  const std::string name = name_on(0);
+  std::atomic<int> loads{0};
+  std::atomic<bool> held{true};
+  auto opened = ByteCache::open(
+      one, {.table = CacheName::parse(name).value(), .kind = "USR", .ttl = 60s, .coherence = Coherence::tracking},
+      [&](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+        ++loads;
+        while (held)
+          std::this_thread::sleep_for(1ms);
+        return Loaded<std::string>{"loaded", version(1)};
+      });
+  ASSERT_TRUE(opened);
+  const ByteCache& cache = *opened;
+  auto loaded = cache.get(kUser);
+  ASSERT_TRUE(eventually([&] { return loads == 1; }));
+  depart(name);
+  held = false;
+  EXPECT_EQ(loaded.get()->value, "loaded");
+  EXPECT_EQ(cache.stats().l2_write_errors, 0U);
+  EXPECT_EQ(one.command("GET", key(name)).get().value().as_text(), std::string(version(1).text()) + "loaded");
+  EXPECT_FALSE(holds(cache)) << "a fill";
+  EXPECT_EQ(cache.put(kUser, "put", version(2)).get().value(), CachePut::stored);
+  EXPECT_FALSE(holds(cache)) << "a put";
+  EXPECT_EQ(got(cache), "put/l2");
+  ASSERT_TRUE(one.command("SET", key(name), std::string(version(3).text()) + "another's").get());
+  EXPECT_EQ(got(cache), "another's/l2");
+  EXPECT_EQ(cache.stats().flushes, 0U);
+  // A row that is where it was, or that comes to be there, is kept as ever once all is settled.
+  ASSERT_TRUE(cluster_->move_slot(slot_of(name), 1));
+  EXPECT_EQ(got(cache), "another's/l2");
+  EXPECT_TRUE(eventually([&] { return cache.serving() && listeners(1, ":tracking") == 1; }));
+  EXPECT_EQ(cache.put(kUser, "put", version(4)).get().value(), CachePut::stored);
+  EXPECT_TRUE(eventually([&] { return got(cache) == "put/hit"; }));
+}
+
 TEST_F(CacheCluster, ALoadIsSharedOnAnyNode) {
   start();
   const Client one = open();
@@ -338,6 +436,84 @@ TEST_F(CacheCluster, ATagIsDroppedOnAnyNode) {
       EXPECT_FALSE(holds(*first));
       EXPECT_TRUE(eventually([&] { return !holds(*second); }));
       EXPECT_EQ(got(*second), "(absent)/l2");
+    }
+  }
+}
+
+/// Two played nodes; the map gives the first all slots.
+class CachePlayedNodes : public ::testing::Test {
+ protected:
+  using Words = PlayedNode::Words;
+
+  CachePlayedNodes() {
+    const auto map = [this] {
+      return "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n" + bulk("127.0.0.1") + ":" + std::to_string(first_.port()) + "\r\n" +
+             bulk("id");
+    };
+    const auto play = [this](const Words& words, const PlayedNode& other) -> std::optional<std::string> {
+      if (words.size() < 2 || words[1] != kKey)
+        return "+OK\r\n";
+      ++asked_;
+      if (disagree_)
+        return "-MOVED " + std::to_string(keyspace::slot("t")) + " " + other.address() + "\r\n";
+      const std::string version(BrandedId::encode("EVT", 1).value().text());
+      if (words[0] == "GETRANGE")
+        return bulk(version);
+      return words[0] == "PTTL" ? ":60000\r\n" : bulk(version + "row");
+    };
+    first_.begin([this, play](const Words& words) { return play(words, second_); }, map);
+    second_.begin([this, play](const Words& words) { return play(words, first_); }, map);
+  }
+
+  static constexpr const char* kKey = "ecc:{t}:USR0NgWEfAE00A";
+  // Before the nodes, which use them to their end.
+  std::atomic<bool> disagree_{true};
+  std::atomic<int> asked_{0};
+  PlayedNode first_;
+  PlayedNode second_;
+};
+
+/// Nodes that send a read to each other: it ends with its deadline, as an outage, and the table is well when they agree.
+TEST_F(CachePlayedNodes, ARowThatNoNodeServesIsAnOutage) {
+  auto client =
+      Client::open("valkey+cluster://" + first_.address() + "," + second_.address(), {.node_lease = NodeLease::never});
+  ASSERT_TRUE(client) << client.error().message();
+  for (const Coherence coherence : {Coherence::none, Coherence::tracking}) {
+    for (const CacheOutage outage : {CacheOutage::load, CacheOutage::fail}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(coherence) << static_cast<int>(outage));
+      disagree_ = true;
+      asked_ = 0;
+      std::atomic<int> loads{0};
+      auto cache = ByteCache::open(
+          *client,
+          {.table = "t", .kind = "USR", .ttl = 60s, .coherence = coherence, .l2_deadline = 300ms, .outage = outage},
+          [&](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+            ++loads;
+            return Loaded<std::string>{"loaded", BrandedId::encode("EVT", 2).value()};
+          });
+      ASSERT_TRUE(cache) << cache.error().message();
+      const auto began = std::chrono::steady_clock::now();
+      const auto answer = cache->get(kUser).get();
+      EXPECT_LT(std::chrono::steady_clock::now() - began, 3s);
+      if (outage == CacheOutage::load) {
+        ASSERT_TRUE(answer) << answer.error().message();
+        EXPECT_EQ(answer->value, "loaded");
+        EXPECT_EQ(cache->stats().outages, 1U);
+      } else {
+        ASSERT_FALSE(answer);
+        EXPECT_TRUE(answer.error().is(Errc::moved) || answer.error().is(Errc::timeout)) << answer.error().message();
+      }
+      EXPECT_EQ(loads, outage == CacheOutage::load ? 1 : 0);
+      EXPECT_LT(asked_, 1000);
+      disagree_ = false;
+      cache->flush();
+      EXPECT_TRUE(eventually([&] { return cache->serving(); }));
+      // What was loaded is newer than the row, so with a loader that is not believed.
+      const std::string newest = outage == CacheOutage::load ? "loaded" : "row";
+      EXPECT_TRUE(eventually([&] {
+        const auto later = cache->get(kUser).get();
+        return later && later->value == newest;
+      }));
     }
   }
 }
