@@ -9,12 +9,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -144,7 +147,7 @@ struct CacheOptions {
   /// The bound of L1: values with about 64 bytes a row. What does not fit is served and not kept. 0: no L1.
   std::size_t l1_bytes = std::size_t{64} << 20;
   Coherence coherence = Coherence::none;
-  /// How long L2 may take to answer before the read counts as an outage.
+  /// How long L2 may take to answer before the read counts as an outage. 1 ms to 20 days.
   std::chrono::milliseconds l2_deadline{2000};
   CacheOutage outage = CacheOutage::load;
   ServeStale serve_stale = ServeStale::never;
@@ -157,7 +160,7 @@ struct CacheOptions {
   /// is kept all the same, and no second load of the id begins before. 0: no bound.
   std::chrono::milliseconds load_deadline{0};
   /// After a failed load the loader is not asked for that id for so long, twice as long after each further failure, up to
-  /// `load_backoff_most`; callers get the same error. 0: it is asked each time.
+  /// `load_backoff_most`, and never longer; callers get the same error. 0: it is asked each time.
   std::chrono::milliseconds load_backoff{0};
   std::chrono::milliseconds load_backoff_most{30'000};
   /// Rows may carry tags, and `invalidate_tag` drops all of one. A miss then reads one key more. Whatever of the tables of one
@@ -225,8 +228,9 @@ struct CachePutItem {
   std::optional<std::chrono::milliseconds> ttl{};
 };
 
-/// A synchronous loader of bytes: runs on a thread of the table. Empty: there is no such thing. It may block, not throw
-/// anything but std::exception (which becomes `handler_failed`).
+/// A synchronous loader of bytes: runs on a thread of the table. Empty: there is no such thing. It may block; what it throws
+/// becomes `handler_failed`. It may read other ids of the table, as long as `load_threads` leaves a thread for their loads; its own id
+/// is answered `would_deadlock`. A loader of another form must not wait for its own id.
 using LoadBytes = std::function<Result<std::optional<Loaded<std::string>>>(const BrandedId& id)>;
 /// Answers a `LoadBytesAsync`, once, on any thread; copies answer the same load. When the last copy goes without an
 /// answer, the load has failed.
@@ -243,7 +247,7 @@ class LoadDone {
   struct State;
   std::shared_ptr<State> state_;
 };
-/// An asynchronous loader: called on a library thread, so it must start the load and return.
+/// An asynchronous loader: called on a library thread, so it must start the load and return. What it throws becomes `handler_failed`.
 using LoadBytesAsync = std::function<void(const BrandedId& id, LoadDone done)>;
 /// A loader that is a coroutine: begins on the client's executor, where also what it awaits continues, and must not block
 /// there. `stop`: as `LoadDone::stop`. What it captures must outlive its runs, of which the table's end does not wait.
@@ -380,8 +384,8 @@ class ByteCache {
   [[nodiscard]] bool serving() const noexcept;
   [[nodiscard]] CacheStats stats() const;
   [[nodiscard]] const CacheOptions& options() const noexcept;
-  /// Ends the subscription and the load threads (waiting for loaders that run, unless called by one); later calls answer
-  /// client_closed. Idempotent.
+  /// Ends the subscription and the load threads (waiting for loaders that run, unless called by one or on a thread of the library:
+  /// then they end by themselves); later calls answer client_closed. Idempotent.
   void close();
 
   /// For typed tables: `peek`, but also has the row refreshed when it is time.
@@ -409,7 +413,7 @@ struct CacheCodec<std::string> {
   [[nodiscard]] static Result<std::string> decode(std::string bytes) { return bytes; }
 };
 
-/// A table of `T`. As `ByteCache`, with a codec before and behind it; what the codec refuses is `codec_failed` or
+/// A table of `T`. As `ByteCache`, with a codec before and behind it; what the codec refuses, or throws, is `codec_failed` or
 /// whatever error it gives.
 template <typename T, typename Codec = CacheCodec<T>>
 class Cache {
@@ -492,13 +496,13 @@ class Cache {
   }
   /// As `ByteCache::put`.
   Reply<CachePut> put(const BrandedId& id, const T& value, std::optional<BrandedId> version = {}) const {
-    Result<std::string> encoded = Codec::encode(value);
+    Result<std::string> encoded = encode(value);
     if (!encoded)
       return std::unexpected<Error>(std::move(encoded).error());
     return bytes_.put(id, *encoded, version);
   }
   Reply<CachePut> put(const BrandedId& id, const T& value, const CachePutOptions& with) const {
-    Result<std::string> encoded = Codec::encode(value);
+    Result<std::string> encoded = encode(value);
     if (!encoded)
       return std::unexpected<Error>(std::move(encoded).error());
     return bytes_.put(id, *encoded, with);
@@ -518,7 +522,7 @@ class Cache {
     bytes.reserve(items.size());
     values.reserve(items.size());
     for (const PutItem& one : items) {
-      values.push_back(Codec::encode(one.value));
+      values.push_back(encode(one.value));
       bytes.push_back({one.id, {}, one.version, one.tags, one.ttl});
     }
     return bytes_.put_encoded(bytes, values);
@@ -534,12 +538,28 @@ class Cache {
  private:
   explicit Cache(ByteCache bytes) noexcept : bytes_(std::move(bytes)) {}
   using LoadedBytes = Result<std::optional<Loaded<std::string>>>;
+  /// A codec's work, as `encode_payload` and `decode_payload` do it.
+  template <typename Work>
+  [[nodiscard]] static std::invoke_result_t<Work> guarded(const Work& work) {
+    try {
+      return work();
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return fail(Errc::codec_failed, error.what());
+    } catch (...) {
+      return fail(Errc::codec_failed, "an exception that is not a std::exception");
+    }
+  }
+  [[nodiscard]] static Result<std::string> encode(const T& value) {
+    return guarded([&]() -> Result<std::string> { return Codec::encode(value); });
+  }
   [[nodiscard]] static LoadedBytes encode_loaded(Result<std::optional<Loaded<T>>> loaded) {
     if (!loaded)
       return std::unexpected<Error>(std::move(loaded).error());
     if (!*loaded)
       return std::optional<Loaded<std::string>>();
-    Result<std::string> encoded = Codec::encode((*loaded)->value);
+    Result<std::string> encoded = encode((*loaded)->value);
     if (!encoded)
       return std::unexpected<Error>(std::move(encoded).error());
     return std::optional<Loaded<std::string>>(
@@ -555,7 +575,7 @@ class Cache {
     Cached<T> out{std::nullopt, bytes.version, bytes.from, bytes.age};
     if (!bytes.value)
       return out;
-    Result<T> value = Codec::decode(*std::move(bytes.value));
+    Result<T> value = guarded([&]() -> Result<T> { return Codec::decode(*std::move(bytes.value)); });
     if (!value)
       return std::unexpected<Error>(std::move(value).error());
     out.value.emplace(*std::move(value));

@@ -22,6 +22,9 @@ constexpr int kMostReads = 3;
 /// A row is taken out of L1 this much early, for the clock that readers look at may lag so much.
 constexpr Ticks kClockLag = 10;
 
+/// The flight whose loader runs on this thread.
+thread_local const void* loads_here = nullptr;
+
 [[nodiscard]] CachedBytes answer_of(const BrandedId& version, std::string_view value, CacheFrom from) {
   return {std::string(value), version, from, std::chrono::milliseconds(0)};
 }
@@ -101,6 +104,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
     Ticks left = 0;
     bool found = false;
     bool late = false;
+    bool by_its_loader = false;
     std::optional<CachedBytes> old;
     {
       // Under the mutex: a flight that has landed meanwhile is seen, one that has not is joined.
@@ -116,10 +120,11 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
         if (joins) {
           counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
           late = watch.flight->late;
+          by_its_loader = watch.flight.get() == loads_here;
         } else {
           to_read.push_back(start_flight(shard, watch, id, own_load));
         }
-        const bool waits = !old && !late;
+        const bool waits = !old && !late && !by_its_loader;
         if (waits && joins && own_load) {
           join_with(shard, watch, own_load, waiters[i]);
         } else if (waits) {
@@ -136,6 +141,8 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
       waiters[i]->answer(*std::move(old));
     } else if (late) {
       waiters[i]->answer(or_stale(id, too_late(options_.load_deadline)));
+    } else if (by_its_loader) {
+      waiters[i]->answer(fail(Errc::would_deadlock, fmt::format("the loader of {} asks for it", id.text())));
     }
   }
   if (!to_read.empty())
@@ -340,18 +347,31 @@ void Table::run_loader(const FlightPointer& flight) {
   } else {
     flight->not_minted = std::move(minted).error();
   }
-  if (asynchronous)
-    return load_async_(flight->id, *std::move(done));
+  if (asynchronous) {
+    const LoadDone failed = *done;
+    try {
+      load_async_(flight->id, *std::move(done));
+    } catch (const std::exception& thrown) {
+      failed(fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what()));
+    } catch (...) {
+      failed(fail(Errc::handler_failed, "the loader threw what is no std::exception"));
+    }
+    return;
+  }
   pool_.submit([self = shared_from_this(), flight](LoadPool::Turn turn) {
     if (turn == LoadPool::Turn::dropped)
       return self->land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
     flight->load_began = std::chrono::steady_clock::now();  // not while it waited for a thread
     LoadedBytes result;
+    loads_here = flight.get();
     try {
       result = flight->own_load ? (*flight->own_load)(flight->id) : self->load_(flight->id);
     } catch (const std::exception& thrown) {
       result = fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what());
+    } catch (...) {
+      result = fail(Errc::handler_failed, "the loader threw what is no std::exception");
     }
+    loads_here = nullptr;
     self->loaded(flight, std::move(result));
   });
 }
@@ -374,8 +394,11 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   Loaded<std::string>& found = **result;
   if (found.value.size() > kMaxValue)
     return land(flight, {fail(Errc::invalid_argument, "the loader's value is longer than 512 MiB")});
-  if (auto sound = check_entry(found.tags, found.ttl); !sound)
-    return land(flight, {std::unexpected<Error>(std::move(sound).error())});
+  if (auto sound = check_entry(found.tags, found.ttl); !sound) {
+    Error why = std::move(sound).error();
+    why.text = "what the loader gave: " + why.text;
+    return land(flight, {std::unexpected<Error>(std::move(why))});
+  }
   flight->ttl = found.ttl.value_or(options_.ttl);
   if (found.version) {
     flight->version = *found.version;

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "echomq/detail/call.hpp"
+
 namespace echomq {
 inline namespace v1 {
 namespace cache {
@@ -83,7 +85,7 @@ void LoadPool::shutdown() {
   for (const Work& work : dropped)
     work(Turn::dropped);
   for (std::thread& thread : threads) {
-    if (thread.get_id() == std::this_thread::get_id()) {
+    if (thread.get_id() == std::this_thread::get_id() || detail::on_library_thread()) {
       thread.detach();
     } else {
       thread.join();

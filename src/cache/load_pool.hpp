@@ -22,7 +22,8 @@ class LoadPool {
   /// Runs `work` when a thread is free; as `dropped`, on the caller's thread, once the pool is shut or when the system
   /// gives no thread at all.
   void submit(Work work);
-  /// Drops what waits and joins the threads, but for the caller when it is one of them: that one ends by itself.
+  /// Drops what waits and joins the threads, but for the caller when it is one of them: that one ends by itself. On a thread of the library,
+  /// which what they run may wait for, none is joined.
   void shutdown();
 
  private:

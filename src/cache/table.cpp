@@ -45,9 +45,9 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
     return fail(Errc::invalid_argument,
                 fmt::format("negative_ttl must be 0 to 20 days, got {}ms", options.negative_ttl.count()));
   }
-  if (options.l2_deadline < milliseconds(1)) {
+  if (options.l2_deadline < milliseconds(1) || options.l2_deadline > kLongest) {
     return fail(Errc::invalid_argument,
-                fmt::format("l2_deadline must be positive, got {}ms", options.l2_deadline.count()));
+                fmt::format("l2_deadline must be 1 ms to 20 days, got {}ms", options.l2_deadline.count()));
   }
   if (options.stale < milliseconds(0) || options.stale > kLongest)
     return fail(Errc::invalid_argument, fmt::format("stale must be 0 to 20 days, got {}ms", options.stale.count()));
