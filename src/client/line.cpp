@@ -198,7 +198,7 @@ void FollowingLine::redirect(wire::Link& from, wire::CallQueue& calls, const std
   close_all(done);
   for (auto& [call, why] : ended) {
     if (call->win())
-      call->fail(why);
+      call->fail(wire::unanswered(*call, false, why));
     call->release();
   }
 }

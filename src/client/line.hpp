@@ -58,6 +58,8 @@ class FollowingLine final : public MapWatcher,
   [[nodiscard]] detail::Call::Refusal refusal(const wire::Link& from, std::string_view error_text,
                                               std::vector<wire::SlotMove>& moves) override;
   void redirect(wire::Link& from, wire::CallQueue& calls, const std::vector<wire::SlotMove>& moves) override;
+  /// Nobody can: its calls have no source.
+  [[nodiscard]] bool withdraw(detail::Call&) override { return false; }
 
  private:
   using Links = std::vector<std::shared_ptr<wire::Link>>;

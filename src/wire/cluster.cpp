@@ -207,53 +207,63 @@ Result<void> Cluster::route(detail::Call& call) {
   return {};
 }
 
-void Cluster::submit(detail::Call* call, bool may_block) {
-  if (Result<void> routed = route(*call); !routed)
-    return end(call, routed.error());
+/// Where a call goes: to the connection, or to the others of its slot that are held. Without a connection when it was ended.
+Cluster::Way Cluster::way_of(detail::Call* call) {
+  if (Result<void> routed = route(*call); !routed) {
+    end(call, routed.error());
+    return {};
+  }
   for (;;) {
     std::shared_lock lock(mutex_);
     if (closed_) {
       const Error why = close_error_;
       lock.unlock();
-      return end(call, why);
+      end(call, why);
+      return {};
     }
+    Held* const held = held_at(call->slot);
+    Node* const node = held != nullptr && held->from != nullptr ? held->from : node_of(call->slot);
+    if (node->link)
+      return {.lock = std::move(lock), .held = held, .link = node->link.get()};
+    lock.unlock();
+    const Lock opening(mutex_);
+    (void)link_of(*node);
+  }
+}
+
+void Cluster::submit(detail::Call* call, bool may_block) {
+  for (;;) {
+    Way way = way_of(call);
+    if (way.link == nullptr)
+      return;
     Link::Taken taken = Link::Taken::accepted;
-    std::shared_ptr<Link> link;
+    std::shared_ptr<Link> full;
     std::uint64_t seen = 0;
-    if (Held* const held = held_at(call->slot)) {
-      Link* const before = link_before(*held, call->slot);
+    if (way.held != nullptr) {
       const std::lock_guard guard(held_mutex_);
-      if (before != nullptr)
-        taken = before->taken_beside(held_calls_, held_bytes_);
+      taken = way.link->taken_beside(held_calls_, held_bytes_);
       if (taken == Link::Taken::accepted) {
         counters_.commands.fetch_add(1, std::memory_order_relaxed);
-        call->source = before;
-        return hold(held->later, call);
+        call->source = way.link;
+        return hold(way.held->later, call);
       }
       seen = releases_;
     } else {
-      Node* const node = node_of(call->slot);
-      if (!node->link) {
-        lock.unlock();
-        const Lock opening(mutex_);
-        (void)link_of(*node);
-        continue;
-      }
       // Under the lock, so that no call reaches a node after its slot was taken from it and earlier calls were sent on.
-      taken = node->link->try_submit(call);
+      taken = way.link->try_submit(call);
       if (taken == Link::Taken::accepted)
         return;
-      link = node->link;
+      full = way.link->shared_from_this();
     }
-    lock.unlock();
+    way.lock.unlock();
     if (taken == Link::Taken::closed)
       return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
     if (taken == Link::Taken::overloaded || !may_block || detail::Clock::now() >= call->deadline) {
       counters_.overloads.fetch_add(1, std::memory_order_relaxed);
       return end(call, Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
     }
-    if (link) {
-      link->wait_for_room(call->deadline);
+    if (full) {
+      full->wait_for_room(call->deadline);
     } else {
       wait_for_let_go(seen, call->deadline);
     }
@@ -262,33 +272,33 @@ void Cluster::submit(detail::Call* call, bool may_block) {
 
 void Cluster::submit_internal(detail::Call* call) {
   call->internal = true;
-  if (Result<void> routed = route(*call); !routed)
-    return end(call, routed.error());
-  for (;;) {
-    std::shared_lock lock(mutex_);
-    if (closed_) {
-      const Error why = close_error_;
-      lock.unlock();
-      return end(call, why);
-    }
-    // It may follow calls that others have started: not before these either.
-    if (Held* const held = held_at(call->slot)) {
-      call->source = link_before(*held, call->slot);
-      const std::lock_guard guard(held_mutex_);
-      return hold(held->later, call);
-    }
-    Node* const node = node_of(call->slot);
-    if (!node->link) {
-      lock.unlock();
-      const Lock opening(mutex_);
-      (void)link_of(*node);
-      continue;
-    }
-    if (node->link->try_submit_internal(call))  // under the lock, as above
-      return;
-    lock.unlock();
-    return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  Way way = way_of(call);
+  if (way.link == nullptr)
+    return;
+  // It may follow calls that others have started: not before these either.
+  if (way.held != nullptr) {
+    call->source = way.link;
+    const std::lock_guard guard(held_mutex_);
+    return hold(way.held->later, call);
   }
+  if (way.link->try_submit_internal(call))  // under the lock, as above
+    return;
+  way.lock.unlock();
+  end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
+}
+
+bool Cluster::withdraw(detail::Call& call) {
+  const Lock lock(mutex_);
+  CallQueue found;
+  if (Held* const held = held_at(call.slot)) {
+    for (CallQueue* queue : {&held->moved, &held->later})
+      queue->extract([&](const detail::Call& other) { return &other == &call; }, found);
+  }
+  if (found.empty())
+    return std::ranges::any_of(nodes_, [&](const auto& node) { return node->link && node->link->withdraw(call); });
+  note_let_go(found);
+  (void)found.pop();
+  return true;
 }
 
 // Calls that are held.
@@ -301,17 +311,28 @@ Cluster::Held* Cluster::held_at(std::uint32_t slot) {
   return found != held_.end() ? &found->second : nullptr;
 }
 
-/// The connection whose answers a held slot waits for; null when there is none. Wants mutex_.
-Link* Cluster::link_before(const Held& held, std::uint32_t slot) const {
-  const Node* const node = held.from != nullptr ? held.from : node_of(slot);
-  return node->link.get();
-}
-
 /// Wants held_mutex_, or mutex_ in whole.
 void Cluster::hold(CallQueue& among, detail::Call* call) {
   held_calls_.fetch_add(1, std::memory_order_relaxed);
   held_bytes_.fetch_add(call->request_size, std::memory_order_relaxed);
+  held_deadline_ = std::min(held_deadline_, call->deadline);
   among.push(call);
+}
+
+/// Takes out what is held past its deadline. Wants mutex_ in whole.
+void Cluster::expire_held(CallQueue& late) {
+  const TimePoint now = detail::Clock::now();
+  if (now < held_deadline_)
+    return;
+  held_deadline_ = TimePoint::max();
+  for (auto& [slot, held] : held_) {
+    for (CallQueue* queue : {&held.moved, &held.later}) {
+      queue->extract([&](const detail::Call& call) { return call.deadline <= now; }, late);
+      queue->for_each([&](const detail::Call& call) { held_deadline_ = std::min(held_deadline_, call.deadline); });
+    }
+  }
+  if (!late.empty())
+    note_let_go(late);
 }
 
 void Cluster::wait_for_let_go(std::uint64_t seen, TimePoint until) {
@@ -384,6 +405,7 @@ bool Cluster::live() const {
 
 void Cluster::close(const Error& why) {
   CallQueue held;
+  std::vector<std::shared_ptr<Link>> links;
   {
     const Lock lock(mutex_);
     if (closed_)
@@ -398,9 +420,11 @@ void Cluster::close(const Error& why) {
     note_let_go(held);
     for (const auto& node : nodes_) {
       if (node->link)
-        node->link->close(why);
+        links.push_back(node->link);
     }
   }
+  for (const auto& link : links)  // without the lock: whoever waits for room is told in there
+    link->close(why);
   while (detail::Call* call = held.pop())
     end(call, why);
   ask_whether_ready();
@@ -592,15 +616,22 @@ void Cluster::keep_watch() {
     const auto self = weak.lock();
     if (!self || self->watching_)
       return;
+    CallQueue late;
+    bool held = false;
     {
       const Lock lock(self->mutex_);
       if (self->closed_)
         return;
-      if (!self->held_.empty())
+      if (!self->held_.empty()) {
+        self->expire_held(late);
         self->let_go();
-      if (self->held_.empty())
-        return;
+      }
+      held = !self->held_.empty();
     }
+    while (detail::Call* call = late.pop())
+      self->end(call, Error(Errc::timeout, "its slot is on its way: not sent before its deadline", Repeat::safe));
+    if (!held)
+      return;
     self->watching_ = true;
     self->watch_timer_.expires_after(kWatch);
     self->watch_timer_.async_wait([weak](const boost::system::error_code&) {

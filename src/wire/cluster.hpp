@@ -67,6 +67,7 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   [[nodiscard]] detail::Call::Refusal refusal(const Link& from, std::string_view error_text,
                                               std::vector<SlotMove>& moves) override;
   void redirect(Link& from, CallQueue& calls, const std::vector<SlotMove>& moves) override;
+  [[nodiscard]] bool withdraw(detail::Call& call) override;
 
   /// Asks for the map soon. From any thread.
   void want_refresh();
@@ -101,6 +102,11 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
     CallQueue moved;  // refused by `from`: go first
     CallQueue later;  // guarded by held_mutex_, the rest by mutex_
   };
+  struct Way {
+    std::shared_lock<std::shared_mutex> lock;  // of mutex_, as long as the rest is used
+    Held* held = nullptr;                      // the call goes behind these
+    Link* link = nullptr;                      // what it is sent on, or the one whose answers it is held for
+  };
   using Ranges = std::vector<SlotRange>;
   using Lock = std::unique_lock<std::shared_mutex>;
 
@@ -111,9 +117,10 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   [[nodiscard]] Node& node_at(const Endpoint& endpoint);
   [[nodiscard]] Link& link_of(Node& node);
 
+  [[nodiscard]] Way way_of(detail::Call* call);
   [[nodiscard]] Held* held_at(std::uint32_t slot);
-  [[nodiscard]] Link* link_before(const Held& held, std::uint32_t slot) const;
   void hold(CallQueue& among, detail::Call* call);
+  void expire_held(CallQueue& late);
   void wait_for_let_go(std::uint64_t seen, TimePoint until);
   void note_let_go(const CallQueue& calls);
   void ask_whether_ready();
@@ -147,6 +154,7 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   std::uint64_t releases_ = 0;                              // guarded by held_mutex_
   std::vector<detail::CallOf<void>*> ready_waiters_;        // guarded by held_mutex_
   std::atomic<std::size_t> held_calls_{0}, held_bytes_{0};  // change under held_mutex_ or mutex_ in whole
+  TimePoint held_deadline_ = TimePoint::max();              // none of what is held ends sooner; guarded like these
 
   std::atomic<bool> refresh_wanted_{false};
   // The library's thread only.

@@ -236,7 +236,8 @@ void Link::take_over(CallQueue&& calls) {
     return fail_all(calls, why, false);
   }
   while (detail::Call* call = calls.pop()) {
-    next_deadline_ = std::min(next_deadline_, call->deadline);
+    // What was written once has a window, too.
+    next_deadline_ = call->resent ? TimePoint::min() : std::min(next_deadline_, call->deadline);
     pipeline_.enqueue(call);
   }
   if (state_ != State::live || broken_)
@@ -249,11 +250,15 @@ void Link::take_over(CallQueue&& calls) {
 void Link::extract_waiting(const std::function<bool(const detail::Call&)>& takes, CallQueue& into) {
   const std::lock_guard lock(mutex_);
   pipeline_.extract_waiting(takes, into);
-  // Whoever waits for room is told from elsewhere: the caller may hold a lock of its own.
-  boost::asio::post(io_, [self = shared_from_this()] {
-    const std::lock_guard guard(self->mutex_);
-    self->make_room_locked();
-  });
+  make_room_soon();
+}
+
+bool Link::withdraw(detail::Call& call) {
+  const std::lock_guard lock(mutex_);
+  if (!pipeline_.withdraw(call))
+    return false;
+  make_room_soon();
+  return true;
 }
 
 void Link::add_pending_slots(Slots& slots) const {
@@ -462,12 +467,10 @@ bool Link::receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer) 
 }
 
 void Link::cancel(detail::Call& call) {
-  Lock lock(mutex_);
-  const bool waiting = pipeline_.withdraw(call);
-  lock.unlock();
+  const bool waiting = redirector_ != nullptr ? redirector_->withdraw(call) : withdraw(call);
   if (call.win()) {
     if (waiting && !call.resent) {
-      call.fail(Error(Errc::cancelled, "withdrawn before it was written", Repeat::safe));
+      call.fail(Error(Errc::cancelled, "withdrawn before it was carried out", Repeat::safe));
     } else {
       counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
       call.fail(Error(Errc::outcome_unknown, "cancelled after it was written", call.repeat));
@@ -511,6 +514,14 @@ void Link::make_room_locked() {
     waiter->release();
   }
   mutex_.lock();
+}
+
+/// Whoever waits for room is told from elsewhere: the caller may hold a lock of its own.
+void Link::make_room_soon() {
+  boost::asio::post(io_, [self = shared_from_this()] {
+    const std::lock_guard guard(self->mutex_);
+    self->make_room_locked();
+  });
 }
 
 void Link::fail_all(CallQueue& calls, const Error& why, bool written) {

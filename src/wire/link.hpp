@@ -92,6 +92,9 @@ class Redirector {
                                                       std::vector<SlotMove>& moves) = 0;
   /// What `from` refused so, in order, with its references.
   virtual void redirect(Link& from, CallQueue& calls, const std::vector<SlotMove>& moves) = 0;
+  /// Takes out a call that is not written where it is now: held, or waiting on whichever connection. False when it is not
+  /// found there; else its reference goes to the caller. From any thread, without a lock.
+  [[nodiscard]] virtual bool withdraw(detail::Call& call) = 0;
 
  protected:
   ~Redirector() = default;
@@ -147,6 +150,8 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   void take_over(CallQueue&& calls);
   /// Takes out the calls not written yet for which `takes` says so.
   void extract_waiting(const std::function<bool(const detail::Call&)>& takes, CallQueue& into);
+  /// Takes a call out that is not written yet; false when it is not waiting here. Its reference goes to the caller.
+  [[nodiscard]] bool withdraw(detail::Call& call);
   using Slots = std::bitset<keyspace::kSlots>;
   /// The slots of all calls not answered yet.
   void add_pending_slots(Slots& slots) const;
@@ -183,6 +188,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   void arm_locked();
   void disarm_locked();
   void make_room_locked();
+  void make_room_soon();
   [[nodiscard]] bool over_bound_locked(std::size_t more_calls = 0, std::size_t more_bytes = 0) const;
   void wait_for_room_locked(Lock& lock, TimePoint until);
   void enqueue_locked(Lock& lock, detail::Call* call);

@@ -219,8 +219,10 @@ void Link::boot_failed(const Error& why, bool final) {
   first_attempt_over_ = true;
   first_.notify_all();
   // A refusal that waiting cannot cure is told to who waits; the link goes on trying, slowly.
-  if (final)
+  if (final) {
     pipeline_.take_all(refused);
+    make_room_locked();
+  }
   lock.unlock();
   fail_all(refused, why, false);
   back_off(why);
@@ -400,8 +402,7 @@ void Link::tear_down_if_possible() {
   const std::size_t resent =
       pipeline_.connection_lost(sent_total_, detail::Clock::now(), settings_.resend_window, lost);
   counters_.calls_resent.fetch_add(resent, std::memory_order_relaxed);
-  if (resent > 0)
-    next_deadline_ = TimePoint::min();  // their window may end before any deadline
+  next_deadline_ = TimePoint::min();  // the window of what is to be sent again may end before any deadline
   out_.clear();
   out_sent_ = 0;
   if (repairer_ != nullptr)
@@ -534,7 +535,7 @@ void Link::judge_connection(TimePoint now) {
   if (settings_.heartbeat <= milliseconds::zero())
     return;
   if (oldest != nullptr) {
-    const TimePoint since = std::max(last_input_, oldest->first_written);
+    const TimePoint since = std::max(last_input_, pipeline_.awaits_since());
     if (now - since > settings_.heartbeat) {
       break_locked("no sign of life within " + std::to_string(settings_.heartbeat.count()) + "ms");
       lock.unlock();

@@ -69,6 +69,8 @@ std::size_t Pipeline::gather(std::string& out, std::size_t limit, TimePoint now,
       out.append(call->request, call->request_size);
     }
     gathered_ += out.size() - before;
+    if (in_flight_.empty())
+      awaits_since_ = now;
     in_flight_.push(call);
     ++count;
   }

@@ -124,6 +124,9 @@ class Pipeline {
   /// pipeline, with its reference (`is_last` set); before that the pipeline keeps it.
   [[nodiscard]] detail::Call* next_in_flight(bool& is_last) noexcept;
   [[nodiscard]] detail::Call* oldest_in_flight() const noexcept { return in_flight_.front(); }
+  /// Since when a reply is awaited without a break: the oldest call in flight was written here then, or a reply has come
+  /// since.
+  [[nodiscard]] TimePoint awaits_since() const noexcept { return awaits_since_; }
 
   /// The connection is gone, after `bytes_sent` bytes of what `gather` gave reached the kernel. Calls not written are
   /// waiting again; written ones that are safe to repeat and younger than `window` too (marked `resent`); the rest is
@@ -188,6 +191,7 @@ class Pipeline {
   CallQueue in_flight_;
   std::size_t pending_bytes_ = 0;
   std::uint64_t gathered_ = 0;
+  TimePoint awaits_since_{};
 };
 
 }  // namespace wire

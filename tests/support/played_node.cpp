@@ -83,6 +83,12 @@ struct PlayedNode::State {
         std::this_thread::sleep_for(1ms);
         continue;
       }
+      if (dropping) {
+        for (const Connection& one : open)
+          ::close(one.fd);
+        open.clear();
+        dropping = false;
+      }
       std::vector<pollfd> watched = {{listener, POLLIN, 0}};
       for (const Connection& one : open)
         watched.push_back({one.fd, POLLIN, 0});
@@ -143,7 +149,7 @@ struct PlayedNode::State {
   Map map;
   int listener = -1;
   std::uint16_t port = 0;
-  std::atomic<bool> stopping{false}, dead{false}, gone{false}, held{false};
+  std::atomic<bool> stopping{false}, dead{false}, gone{false}, held{false}, dropping{false};
   std::atomic<std::size_t> maps{0};
   std::mutex mutex;
   std::vector<std::string> lines;  // guarded by mutex
@@ -200,6 +206,12 @@ std::size_t PlayedNode::maps_read() const { return state_->maps; }
 
 void PlayedNode::hold() { state_->held = true; }
 void PlayedNode::release() { state_->held = false; }
+
+void PlayedNode::drop() {
+  state_->dropping = true;
+  while (state_->dropping)
+    std::this_thread::sleep_for(1ms);
+}
 
 void PlayedNode::die() {
   state_->dead = true;

@@ -41,6 +41,8 @@ class PlayedNode {
   /// Replies are kept back from now on, to the map's readers too; `release` sends them.
   void hold();
   void release();
+  /// Its connections end; new ones are served.
+  void drop();
   /// Its connections end, and nobody gets a new one.
   void die();
 

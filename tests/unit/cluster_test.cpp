@@ -123,6 +123,46 @@ class PlayedCluster : public ::testing::Test {
                                                     std::make_unique<PlayedNode>()};
 };
 
+/// A request of several commands, whose texts it gives.
+class Several final : public detail::CallOf<std::vector<std::string>> {
+ public:
+  using Answer = Result<std::vector<std::string>>;
+
+  static Reply<std::vector<std::string>> start(const Client& client,
+                                               const std::vector<std::vector<std::string>>& commands,
+                                               wire::CallSettings settings = {}) {
+    auto* call = new Several(commands);
+    call->retain();
+    detail::CallPointer<detail::CallOf<std::vector<std::string>>> mine(call);
+    client.core()->submit(call, settings);
+    return Reply<std::vector<std::string>>(std::move(mine));
+  }
+  void part(const resp::View& reply) noexcept override {
+    texts_.emplace_back(reply.is_error() ? reply.error_text() : reply.as_text().value_or("(no text)"));
+  }
+  void accept(const resp::View& reply) noexcept override {
+    part(reply);
+    store(std::move(texts_));
+    publish();
+  }
+
+ private:
+  explicit Several(const std::vector<std::vector<std::string>>& commands) {
+    for (const auto& words : commands) {
+      bytes_ += "*" + std::to_string(words.size()) + "\r\n";
+      for (const std::string& word : words)
+        bytes_ += bulk(word);
+    }
+    request = bytes_.data();
+    request_size = static_cast<std::uint32_t>(bytes_.size());
+    replies = static_cast<std::uint32_t>(commands.size());
+  }
+  void destroy() noexcept override { delete this; }
+
+  std::string bytes_;
+  std::vector<std::string> texts_;
+};
+
 [[nodiscard]] std::optional<std::string> well(const PlayedNode::Words& words) { return bulk(words.back()); }
 
 // Its first reply at the third node was taken for that of an ASKING which was never sent there: the call never ended.
@@ -294,6 +334,222 @@ TEST_F(PlayedCluster, DividedKeysAtBothNodesAreWaitedFor) {
   EXPECT_FALSE(both.ready());
   there_ = true;
   EXPECT_EQ(text(both, 5s), "both");
+}
+
+// What waits for a slot, or for a node that it was sent on to, is not in the pipeline of the node that it was first sent to.
+TEST_F(PlayedCluster, AHeldCallThatIsWithdrawnWasNotCarriedOut) {
+  begin(kA, [](const Words& words) { return words[0] == "MGET" ? kTryAgain : bulk(words.back()); });
+  begin(kB, well);
+  begin(kC, well);
+  open({.deadline = 60s, .node_lease = NodeLease::never});
+  auto divided = client_->command("MGET", "{q}1", "{q}2");
+  while (at(kA).asked().size() < 8)  // from then on it is asked for every 50 ms
+    std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(10ms);
+  divided.cancel();
+  const auto refused = divided.get();
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(Errc::cancelled)) << refused.error().message();
+  EXPECT_EQ(refused.error().repeat, Repeat::safe);
+
+  at(kA).hold();
+  auto first = client_->command("GET", "{q}0");
+  ASSERT_TRUE(at(kA).was_asked("GET {q}0", 5s));
+  give(kB);
+  auto second = client_->command("GET", "{q}second");
+  auto third = client_->command("GET", "{q}third");
+  second.cancel();
+  const auto withdrawn = second.get();
+  ASSERT_FALSE(withdrawn);
+  EXPECT_TRUE(withdrawn.error().is(Errc::cancelled)) << withdrawn.error().message();
+  EXPECT_EQ(client_->stats().in_flight, 2U);
+  at(kA).release();
+  EXPECT_EQ(text(first, 5s), "{q}0");
+  EXPECT_EQ(text(third, 5s), "{q}third");
+  EXPECT_THAT(at(kB).asked(), ElementsAre("GET {q}third"));
+  EXPECT_EQ(client_->stats().outcomes_unknown, 0U);
+}
+
+TEST_F(PlayedCluster, WhatWaitsAtAnotherNodeIsWithdrawnThere) {
+  begin(kA, [this](const Words&) { return ask(kB); });
+  begin(kC, well);
+  at(kB).begin(well, [] { return std::string(); });
+  at(kB).die();
+  open({.deadline = 60s, .node_lease = NodeLease::never});
+  auto one = client_->command("GET", "{q}1");
+  ASSERT_TRUE(at(kA).was_asked("GET {q}1", 5s));
+  std::this_thread::sleep_for(50ms);
+  one.cancel();
+  const auto withdrawn = one.get();
+  ASSERT_FALSE(withdrawn);
+  EXPECT_TRUE(withdrawn.error().is(Errc::cancelled)) << withdrawn.error().message();
+  EXPECT_EQ(client_->stats().in_flight, 0U);
+}
+
+TEST_F(PlayedCluster, AHeldCallWhoseClientClosesWasNotCarriedOut) {
+  begin(kA, [](const Words&) { return std::string(kTryAgain); });
+  begin(kC, well);
+  open({.deadline = 60s, .node_lease = NodeLease::never});
+  auto divided = client_->command("MGET", "{q}1", "{q}2");
+  while (at(kA).asked().size() < 8)
+    std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(10ms);
+  auto behind = client_->command("GET", "{q}1");
+  client_.reset();
+  for (auto* reply : {&divided, &behind}) {
+    const auto refused = reply->get();
+    ASSERT_FALSE(refused);
+    EXPECT_TRUE(refused.error().is(Errc::client_closed)) << refused.error().message();
+  }
+}
+
+TEST_F(PlayedCluster, AHeldCallEndsAtItsDeadlineUnwritten) {
+  for (const std::size_t node : {kA, kB, kC})
+    begin(node, well);
+  open();
+  at(kA).hold();
+  auto first = client_->command("GET", "{q}0");
+  ASSERT_TRUE(at(kA).was_asked("GET {q}0", 5s));
+  give(kB);
+  const std::string_view parts[] = {"GET", "{q}1"};
+  const auto begun = std::chrono::steady_clock::now();
+  const auto late = client_->core()
+                        ->command<void>(parts, {.deadline = 100ms}, [](const wire::Answer&) { return Result<void>(); })
+                        .get();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, 700ms) << "the slot is held for a second";
+  ASSERT_FALSE(late);
+  EXPECT_TRUE(late.error().is(Errc::timeout)) << late.error().message();
+  EXPECT_EQ(late.error().repeat, Repeat::safe);
+  at(kA).release();
+  EXPECT_EQ(text(first, 5s), "{q}0");
+  auto last = client_->command("GET", "{q}2");
+  EXPECT_EQ(text(last, 5s), "{q}2");
+  EXPECT_THAT(at(kB).asked(), ElementsAre("GET {q}2"));
+}
+
+TEST_F(PlayedCluster, WithdrawingMakesRoom) {
+  begin(kA, well);
+  begin(kC, well);
+  open({.deadline = 60s, .max_in_flight = 4, .overflow = Overflow::refuse, .node_lease = NodeLease::never});
+  at(kA).die();
+  while (client_->stats().connections > 0)
+    std::this_thread::sleep_for(1ms);
+  std::vector<Reply<Value>> replies;
+  for (int i = 0; i < 4; ++i)
+    replies.push_back(client_->command("GET", "{q}" + std::to_string(i)));
+  auto ready = client_->ready();
+  EXPECT_FALSE(ready.ready());
+  for (auto& reply : replies)
+    reply.cancel();
+  EXPECT_TRUE(ready.get_for(5s));
+}
+
+// A call that was first written long ago, at a node that was lost, is not overdue at the next one.
+TEST_F(PlayedCluster, ACallThatComesLateToANodeDoesNotBreakItsConnection) {
+  begin(kA, [this](const Words&) -> std::optional<std::string> {
+    if (++seen_ == 1)
+      return std::nullopt;
+    while (!there_)
+      std::this_thread::sleep_for(1ms);
+    return ask(kC);
+  });
+  begin(kC, [](const Words& words) { return words[0] == "ASKING" ? "+OK\r\n" : bulk(words.back()); });
+  open({.deadline = 60s, .heartbeat = 1500ms, .node_lease = NodeLease::never});
+  EXPECT_TRUE(client_->command("GET", "poke").get());
+  const std::string_view parts[] = {"GET", "{q}1"};
+  auto answer = client_->core()->command<std::string>(parts, {.repeat = Repeat::safe}, [](const wire::Answer& reply) {
+    return Result<std::string>(reply.view.as_text().value_or("(no text)"));
+  });
+  ASSERT_TRUE(at(kA).was_asked("GET {q}1", 5s));
+  at(kA).drop();
+  while (seen_ < 2)
+    std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(900ms);
+  at(kC).hold();
+  there_ = true;
+  ASSERT_TRUE(at(kC).was_asked("GET {q}1", 5s));
+  std::this_thread::sleep_for(1000ms);
+  at(kC).release();
+  const auto text = answer.get();
+  ASSERT_TRUE(text) << text.error().message();
+  EXPECT_EQ(*text, "{q}1");
+  EXPECT_EQ(client_->stats().reconnects, 1U) << "only the first node's connection was lost";
+  EXPECT_EQ(client_->stats().calls_resent, 1U);
+}
+
+TEST_F(PlayedCluster, TheRestOfARequestGoesOnWhereItsKeysAre) {
+  begin(kA, [this](const Words& words) { return words[1] == "{q}here" ? bulk("one") : ask(kB); });
+  begin(kB, [this](const Words& words) {
+    if (words[0] == "ASKING")
+      return std::string("+OK\r\n");
+    return words[1] == "{q}last" && ++seen_ == 1 ? std::string(kTryAgain) : bulk(words[1]);
+  });
+  begin(kC, well);
+  open({.deadline = 60s, .node_lease = NodeLease::never});
+  auto several = Several::start(*client_, {{"GET", "{q}here"}, {"GET", "{q}gone"}, {"GET", "{q}last"}});
+  auto behind = client_->command("GET", "{q}here");
+  const auto answers = several.get_for(5s);
+  ASSERT_TRUE(answers) << "it never ends";
+  ASSERT_TRUE(*answers) << answers->error().message();
+  EXPECT_THAT(**answers, ElementsAre("one", "{q}gone", "{q}last"));
+  EXPECT_EQ(text(behind, 5s), "one");
+  // What was carried out is asked for no more; what is told TRYAGAIN goes back to the owner.
+  const std::vector<std::string> asked = at(kA).asked();
+  EXPECT_EQ(std::ranges::count(asked, "GET {q}here"), 2) << "of the other call, too";
+  EXPECT_EQ(std::ranges::count(asked, "GET {q}gone"), 1);
+  EXPECT_EQ(std::ranges::count(asked, "GET {q}last"), 2);
+  EXPECT_THAT(at(kB).asked(), ElementsAre("ASKING", "GET {q}gone", "ASKING", "GET {q}last", "ASKING", "GET {q}last"));
+  auto next = client_->command("GET", "{q}next");
+  EXPECT_EQ(text(next, 5s), "{q}next");
+  EXPECT_EQ(client_->stats().in_flight, 0U);
+}
+
+// The first was carried out, and the rest may have been.
+TEST_F(PlayedCluster, ARestThatIsLostOnItsWayHasAnUnknownOutcome) {
+  begin(kA, [this](const Words& words) { return words[1] == "{q}here" ? bulk("one") : ask(kB); });
+  begin(kB, [](const Words&) { return std::optional<std::string>(); });
+  begin(kC, well);
+  open({.deadline = 60s, .node_lease = NodeLease::never});
+  auto several = Several::start(*client_, {{"INCR", "{q}here"}, {"INCR", "{q}gone"}}, {.repeat = Repeat::safe});
+  ASSERT_TRUE(at(kB).was_asked("INCR {q}gone", 5s));
+  at(kB).drop();
+  const auto lost = several.get_for(5s);
+  ASSERT_TRUE(lost) << "it never ends";
+  ASSERT_FALSE(*lost);
+  EXPECT_TRUE(lost->error().is(Errc::outcome_unknown)) << lost->error().message();
+  EXPECT_EQ(lost->error().repeat, Repeat::unsafe);
+  EXPECT_EQ(std::ranges::count(at(kB).asked(), "INCR {q}gone"), 1);
+}
+
+// What was written once and waits at a node that it was sent on to waits no longer than its window.
+TEST_F(PlayedCluster, TheWindowOfARepeatGoesAlongToTheNextNode) {
+  begin(kA, [this](const Words&) { return ++seen_ == 1 ? std::optional<std::string>() : ask(kB); });
+  begin(kC, well);
+  at(kB).begin(well, [] { return std::string(); });
+  at(kB).die();
+  open({.deadline = 60s, .resend_window = 400ms, .node_lease = NodeLease::never});
+  auto several = Several::start(*client_, {{"GET", "{q}1"}}, {.repeat = Repeat::safe});
+  ASSERT_TRUE(at(kA).was_asked("GET {q}1", 5s));
+  at(kA).drop();
+  const auto late = several.get_for(5s);
+  ASSERT_TRUE(late) << "it waits until its deadline";
+  ASSERT_FALSE(*late);
+  EXPECT_TRUE(late->error().is(Errc::outcome_unknown)) << late->error().message();
+  EXPECT_EQ(seen_, 2);
+}
+
+// Redirects are counted between two waits: one that has waited often may still be sent on at once.
+TEST_F(PlayedCluster, ACallThatHasWaitedOftenIsSentOnAtOnce) {
+  begin(kA, [this](const Words&) { return ask(kB); });
+  begin(kB, [this](const Words& words) {
+    return words[0] == "ASKING" ? std::string("+OK\r\n") : ++seen_ <= 6 ? std::string(kTryAgain) : ask(kC);
+  });
+  begin(kC, [](const Words& words) { return words[0] == "ASKING" ? std::string("+OK\r\n") : bulk("both"); });
+  open({.deadline = 5s, .node_lease = NodeLease::never});
+  auto both = client_->command("MGET", "{q}1", "{q}2");
+  EXPECT_EQ(text(both, 10s), "both");
+  EXPECT_EQ(at(kA).asked().size(), 7U) << "it was sent back to the owner";
+  EXPECT_EQ(seen_, 7);
 }
 
 }  // namespace

@@ -237,6 +237,30 @@ TEST_F(PipelineTest, WhatIsToBeSentAgainEndsWithItsWindow) {
   EXPECT_TRUE(wire::unanswered(*untouched, true, why).is(Errc::outcome_unknown));
 }
 
+// Its window runs since it was first written, wherever that was; the health of a connection is judged by what is on it.
+TEST_F(PipelineTest, ACallThatComesFromAnotherConnectionIsAwaitedSinceItWasWrittenHere) {
+  const auto now = detail::Clock::now();
+  const auto gather_at = [&](detail::Clock::time_point at) {
+    std::string out;
+    wire::CallQueue dropped;
+    EXPECT_EQ(pipeline.gather(out, 1, at, dropped), 1U);
+  };
+  detail::Call* from_elsewhere = add("A", Repeat::safe);
+  from_elsewhere->first_written = now - 10s;
+  from_elsewhere->resent = true;
+  add("B");
+  gather_at(now);
+  EXPECT_EQ(pipeline.awaits_since(), now);
+  EXPECT_EQ(from_elsewhere->first_written, now - 10s);
+  gather_at(now + 1s);
+  EXPECT_EQ(pipeline.awaits_since(), now) << "the first is not answered yet";
+  for (bool last = false; detail::Call* call = pipeline.next_in_flight(last);)
+    call->release();
+  add("C");
+  gather_at(now + 2s);
+  EXPECT_EQ(pipeline.awaits_since(), now + 2s);
+}
+
 TEST_F(PipelineTest, OnlyWaitingCallsCanBeWithdrawn) {
   detail::Call* written = add("A");
   (void)gather();
