@@ -299,6 +299,8 @@ void Link::flush(Lock& lock, bool keep_going) {
         arm_locked();
       } else if (bell_ >= 0) {
         ring(bell_);  // it waits for input only
+      } else {
+        watch_locked(EPOLLOUT);  // it reads on
       }
       break;
     } else if (error != EINTR) {
@@ -334,23 +336,25 @@ void Link::wake_library() {
   signal_library_locked();
 }
 
+/// What the gate tells the library's thread of.
+void Link::watch_locked(std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd_;
+  ::epoll_ctl(gate_fd_, EPOLL_CTL_MOD, fd_, &event);
+}
+
 void Link::arm_locked() {
   if (armed_ || fd_ < 0)
     return;
-  epoll_event event{};
-  event.events = EPOLLIN | (want_write_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
-  event.data.fd = fd_;
-  ::epoll_ctl(gate_fd_, EPOLL_CTL_MOD, fd_, &event);
+  watch_locked(EPOLLIN | (want_write_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0U));
   armed_ = true;
 }
 
 void Link::disarm_locked() {
   if (!armed_ || fd_ < 0)
     return;
-  epoll_event event{};
-  event.events = 0;
-  event.data.fd = fd_;
-  ::epoll_ctl(gate_fd_, EPOLL_CTL_MOD, fd_, &event);
+  watch_locked(0);
   armed_ = false;
 }
 

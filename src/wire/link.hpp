@@ -185,6 +185,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   void flush(Lock& lock, bool keep_going);
   void wake_library();
   void signal_library_locked();
+  void watch_locked(std::uint32_t events);
   void arm_locked();
   void disarm_locked();
   void make_room_locked();

@@ -316,10 +316,14 @@ void Link::on_gate() {
     Lock lock(mutex_);
     wake_pending_ = false;
     if (writable && want_write_) {
+      last_input_ = detail::Clock::now();  // the peer has taken something in: as good a sign of life as an answer
       want_write_ = false;
       armed_ = false;
-      if (reader_ != Reader::caller)
+      if (reader_ != Reader::caller) {
         arm_locked();
+      } else {
+        watch_locked(0);
+      }
     }
     if (state_ == State::live && !writing_ && !want_write_ && !broken_ &&
         (pipeline_.has_waiting() || out_sent_ < out_.size())) {

@@ -118,6 +118,8 @@ struct PlayedNode::State {
     const ssize_t count = ::recv(from.fd, buffer, sizeof buffer, MSG_DONTWAIT);
     if (count <= 0)
       return false;
+    if (slow)
+      std::this_thread::sleep_for(5ms);
     from.in.append(buffer, static_cast<std::size_t>(count));
     while (auto words = take_command(from.in)) {
       if (const auto reply = reply_to(*words))
@@ -147,6 +149,7 @@ struct PlayedNode::State {
 
   Play play;
   Map map;
+  bool slow = false;
   int listener = -1;
   std::uint16_t port = 0;
   std::atomic<bool> stopping{false}, dead{false}, gone{false}, held{false}, dropping{false};
@@ -176,6 +179,14 @@ PlayedNode::~PlayedNode() {
   } else {
     ::close(state_->listener);
   }
+}
+
+void PlayedNode::read_slowly() {
+  // Little is on its way then; connections have it of their listener.
+  const int size = 65536;
+  if (::setsockopt(state_->listener, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) != 0)
+    throw std::runtime_error("a played node cannot have a small buffer");
+  state_->slow = true;
 }
 
 void PlayedNode::begin(Play play, Map map) {

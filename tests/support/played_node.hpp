@@ -27,6 +27,8 @@ class PlayedNode {
   PlayedNode& operator=(const PlayedNode&) = delete;
   ~PlayedNode();
 
+  /// It takes some 10 MB a second in. Before it begins.
+  void read_slowly();
   /// From here on clients are served. Once.
   void begin(Play play, Map map);
   [[nodiscard]] std::uint16_t port() const noexcept;

@@ -538,6 +538,21 @@ TEST_F(PlayedCluster, TheWindowOfARepeatGoesAlongToTheNextNode) {
   EXPECT_EQ(seen_, 2);
 }
 
+// What the network still takes is a sign of life, though the answer to a large request is a while in coming.
+TEST_F(PlayedCluster, ARequestThatIsLongOnItsWayDoesNotBreakItsConnection) {
+  at(kA).read_slowly();
+  begin(kA, well);
+  begin(kC, well);
+  open({.deadline = 60s, .heartbeat = 1500ms, .node_lease = NodeLease::never});
+  const std::string large(std::size_t{24} << 20, 'x');
+  const std::string_view parts[] = {"SET", "{q}1", large, "KEEPTTL"};
+  const auto begun = std::chrono::steady_clock::now();
+  const auto answer = client_->command(parts).get();
+  ASSERT_TRUE(answer) << answer.error().message();
+  EXPECT_GT(std::chrono::steady_clock::now() - begun, 1500ms) << "it was not long on its way";
+  EXPECT_EQ(client_->stats().reconnects, 0U);
+}
+
 // Redirects are counted between two waits: one that has waited often may still be sent on at once.
 TEST_F(PlayedCluster, ACallThatHasWaitedOftenIsSentOnAtOnce) {
   begin(kA, [this](const Words&) { return ask(kB); });
