@@ -21,6 +21,8 @@ namespace wire {
 namespace {
 
 constexpr std::size_t kWriteChunk = std::size_t{256} << 10;
+/// A driving caller looks about itself so often; the receive time-out of the socket is the same.
+constexpr std::chrono::milliseconds kDriveSlice{50};
 /// In ms, between two looks whether a connection can be attended.
 constexpr int kLongestLook = 64;
 
@@ -374,6 +376,8 @@ bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
   reader_ = Reader::caller;
   caller_drove_ = true;
   disarm_locked();
+  // recv() on a Unix socket is also woken when the server takes the request in, and sleeps again; poll() is not.
+  const bool polls = !settings_.endpoint.socket_path.empty();
   while (!done(argument)) {
     const bool last_look = detail::Clock::now() >= until;
     if (last_look || broken_ || closing_)
@@ -382,11 +386,11 @@ bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
     bool closed_by_peer = false;
     bool got = false;
     const auto left = until == TimePoint::max()
-                          ? std::chrono::milliseconds(50)
+                          ? kDriveSlice
                           : std::chrono::ceil<std::chrono::milliseconds>(until - detail::Clock::now());
-    if (left < std::chrono::milliseconds(50)) {
+    if (polls || left < kDriveSlice) {
       pollfd readable{fd_, POLLIN, 0};
-      (void)::poll(&readable, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+      (void)::poll(&readable, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, kDriveSlice.count())));
       got = receive(fd_, input_, MSG_DONTWAIT, closed_by_peer);
     } else {
       got = receive(fd_, input_, 0, closed_by_peer);  // SO_RCVTIMEO bounds it
