@@ -325,8 +325,11 @@ std::unique_ptr<Line> LiveCore::line(std::uint32_t slot) {
 }
 
 void LiveCore::after(milliseconds wait, std::function<void()> function) {
-  if (closed())
+  std::unique_lock lock(after_mutex_);  // to the end: what is posted after the loop has ended would never run
+  if (closed()) {
+    lock.unlock();
     return function();
+  }
   // The loop runs on until its timers have ended, so a closing client waits for the few that are set.
   boost::asio::post(io_, [this, wait, function = std::move(function)]() mutable {
     auto timer = std::make_shared<boost::asio::steady_timer>(io_, wait);
@@ -404,7 +407,10 @@ void LiveCore::close() {
   }
   std::call_once(shut_once_, [this] {
     release_node();
-    closed_.store(true, std::memory_order_release);
+    {
+      const std::lock_guard lock(after_mutex_);
+      closed_.store(true, std::memory_order_release);
+    }
     const Error why(Errc::client_closed, "the client is closed", Repeat::safe);
     wake_->close(why);
     {

@@ -115,6 +115,8 @@ class LiveCore final : public Core {
   void renew_node_later();
   void renew_node();
   void release_node();
+  /// A renewal was granted that was asked for at `sent`.
+  void extend_lease(detail::Clock::time_point sent);
 
   const wire::Url url_;
   const ClientOptions options_;
@@ -138,13 +140,16 @@ class LiveCore final : public Core {
   std::mutex extra_mutex_;
   std::vector<ExtraLink> extra_links_;               // guarded by extra_mutex_
   std::vector<std::weak_ptr<MapWatcher>> watchers_;  // guarded by extra_mutex_
-  std::atomic<bool> closed_{false};
+  std::mutex after_mutex_;
+  std::atomic<bool> closed_{false};  // set under after_mutex_
   std::once_flag shut_once_;
   std::mutex join_mutex_;
 
   // The lease of the node id.
   std::string owner_;
   std::optional<identity::Minter> minter_;
+  std::mutex lease_mutex_;
+  bool released_ = false;  // guarded by lease_mutex_
   boost::asio::steady_timer renewal_{io_};
 
   std::thread io_thread_;

@@ -33,6 +33,9 @@ constexpr std::string_view kGraceText = "10000";
   return owner;
 }
 
+/// However many calls are in flight: a lease that is not renewed in time is lost.
+constexpr wire::CallSettings kLeaseCall{.repeat = Repeat::safe, .past_bound = true};
+
 [[nodiscard]] Result<std::int64_t> first_integer(const wire::Answer& answer) {
   if (const auto value = answer.view.at(0).as_integer())
     return *value;
@@ -69,8 +72,6 @@ Reply<LiveCore::LeasedNode> LiveCore::ask_for_node(std::optional<std::uint16_t> 
   const std::string asked = wanted ? std::to_string(*wanted) : std::string();
   const std::array<std::string_view, 1> keys = {kNodesKey};
   const std::array<std::string_view, 4> arguments = {owner_, lease, kGraceText, asked};
-  wire::CallSettings settings;
-  settings.repeat = Repeat::safe;
   auto decode = [](const wire::Answer& answer) -> Result<LeasedNode> {
     ECHOMQ_TRY(const std::int64_t node, first_integer(answer));
     const auto now = answer.view.at(2).as_integer();
@@ -80,7 +81,7 @@ Reply<LiveCore::LeasedNode> LiveCore::ask_for_node(std::optional<std::uint16_t> 
       return LeasedNode{static_cast<std::uint16_t>(node), UnixMillis(milliseconds(*now))};
     return fail(Errc::protocol_error, "node id " + std::to_string(node) + " is no node id");
   };
-  return eval<LeasedNode>(*script, keys, arguments, settings, decode);
+  return eval<LeasedNode>(*script, keys, arguments, kLeaseCall, decode);
 }
 
 void LiveCore::renew_node_later() {
@@ -104,22 +105,27 @@ void LiveCore::renew_node() {
   const std::array<std::string_view, 1> keys = {kNodesKey};
   const std::array<std::string_view, 3> arguments = {owner_, lease, node};
   const auto sent = detail::Clock::now();
-  wire::CallSettings settings;
-  settings.repeat = Repeat::safe;
   std::weak_ptr<Core> weak = shared_from_this();
-  eval<std::int64_t>(*script, keys, arguments, settings, first_integer)
-      .then([weak, sent](Result<std::int64_t> renewed) {
-        const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
-        if (!core || core->closed())
-          return;
-        if (renewed) {
-          core->minter_->set_valid_until(core->valid_until(sent));
-        } else if (renewed.error().is(Errc::node_lease_lost)) {
-          core->lease_again();
-        }
-        // Unanswered: minting stops by itself when the last lease may lapse; the next renewal tries again.
-      });
+  // Noted by whoever reads the answer: the executor may be busy for longer than the lease.
+  auto decode = [weak, sent](const wire::Answer& answer) -> Result<void> {
+    ECHOMQ_CHECK(first_integer(answer));
+    if (const auto core = std::static_pointer_cast<LiveCore>(weak.lock()))
+      core->extend_lease(sent);
+    return {};
+  };
+  eval<void>(*script, keys, arguments, kLeaseCall, decode).then([weak](const Result<void>& renewed) {
+    const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
+    if (core && !core->closed() && !renewed && renewed.error().is(Errc::node_lease_lost))
+      core->lease_again();
+    // Unanswered: minting stops by itself when the last lease may lapse; the next renewal tries again.
+  });
   renew_node_later();
+}
+
+void LiveCore::extend_lease(detail::Clock::time_point sent) {
+  const std::lock_guard lock(lease_mutex_);
+  if (!released_)
+    minter_->set_valid_until(valid_until(sent));
 }
 
 void LiveCore::lease_again() {
@@ -132,6 +138,9 @@ void LiveCore::lease_again() {
     const auto core = std::static_pointer_cast<LiveCore>(weak.lock());
     if (!core || core->closed() || !leased)
       return;
+    const std::lock_guard lock(core->lease_mutex_);
+    if (core->released_)
+      return;
     core->minter_->advance_past(leased->at - milliseconds(1));
     core->minter_->resume(leased->node, core->valid_until(sent));
   });
@@ -140,7 +149,11 @@ void LiveCore::lease_again() {
 void LiveCore::release_node() {
   if (!minter_)
     return;
-  minter_->stop();
+  {
+    const std::lock_guard lock(lease_mutex_);
+    released_ = true;  // an answer that is on its way revives nothing
+    minter_->stop();
+  }
   const script::ScriptSource* script = script::find_script("node_release");
   if (script == nullptr || !topology_->live() || detail::on_library_thread())
     return;
@@ -150,6 +163,7 @@ void LiveCore::release_node() {
   auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
   wire::CallSettings settings;
   settings.deadline = milliseconds(250);
+  settings.past_bound = true;
   (void)eval<void>(*script, keys, arguments, settings, decode).get_for(milliseconds(250));
 }
 

@@ -47,6 +47,8 @@ std::unique_ptr<WakeWatch> WakeHubs::watch(std::string wake_key, std::function<v
       hubs_.erase(unused);
     }
     found = hubs_.emplace(slot, make_(slot)).first;
+    if (closed_)
+      found->second->close(*closed_);  // a connection that is opened now would be closed by nobody
   }
   // Under the lock, so that an unused hub does not go meanwhile.
   return found->second->watch(std::move(wake_key), std::move(on_wake));
@@ -65,6 +67,7 @@ void WakeHubs::look_again() {
 
 void WakeHubs::close(const Error& why) {
   const std::lock_guard lock(mutex_);
+  closed_ = why;
   for (const auto& [slot, hub] : hubs_)
     hub->close(why);
 }

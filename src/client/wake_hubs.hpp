@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "client/wake_hub.hpp"
@@ -33,7 +34,9 @@ class WakeHubs {
   const bool by_slot_;
   const Make make_;
   std::mutex mutex_;
-  std::map<std::uint32_t, std::shared_ptr<WakeHub>> hubs_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::map<std::uint32_t, std::shared_ptr<WakeHub>> hubs_;
+  std::optional<Error> closed_;  // why
 };
 
 }  // namespace client

@@ -29,6 +29,16 @@ using ::testing::ElementsAre;
 
 constexpr std::size_t kA = 0, kB = 1, kC = 2;
 
+/// What the server says to a script about node ids.
+[[nodiscard]] std::string leased() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return "*3\r\n:5\r\n:60000\r\n:" +
+         std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) + "\r\n";
+}
+[[nodiscard]] auto about_node_ids(const PlayedNode& node) {
+  return std::ranges::count_if(node.asked(), [](const std::string& line) { return line.contains("{emq}:nodes"); });
+}
+
 /// Node A has all slots but that of `poke`, which C has.
 class PlayedCluster : public ::testing::Test {
  protected:
@@ -45,7 +55,7 @@ class PlayedCluster : public ::testing::Test {
     nodes_[node]->begin(
         [this, node, play = std::move(play)](const Words& words) -> std::optional<std::string> {
           if (words.size() > 3 && words[0] == "EVALSHA" && words[3] == "{emq}:nodes")
-            return "*3\r\n:5\r\n:60000\r\n:" + std::to_string(now_ms()) + "\r\n";
+            return leased();
           if (words.back() == "poke")
             return poked(node);
           return play(words);
@@ -92,10 +102,6 @@ class PlayedCluster : public ::testing::Test {
   std::atomic<bool> there_{false};
 
  private:
-  [[nodiscard]] static std::int64_t now_ms() {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-        .count();
-  }
   [[nodiscard]] std::string poked(std::size_t) {
     const std::lock_guard guard(mutex_);
     return told_.empty() ? bulk("poked") : std::exchange(told_, {});
@@ -536,6 +542,66 @@ TEST_F(PlayedCluster, TheWindowOfARepeatGoesAlongToTheNextNode) {
   ASSERT_FALSE(*late);
   EXPECT_TRUE(late->error().is(Errc::outcome_unknown)) << late->error().message();
   EXPECT_EQ(seen_, 2);
+}
+
+TEST_F(PlayedCluster, TheNodeIdIsRenewedWhateverIsInFlightAndHoweverBusyTheExecutorIs) {
+  begin(kA, well);
+  begin(kC, well);
+  std::mutex mutex;
+  std::vector<Continuation> kept;
+  open({.deadline = 60s,
+        .max_in_flight = 4,
+        .overflow = Overflow::refuse,
+        .executor =
+            [&](Continuation one) {
+              const std::lock_guard guard(mutex);
+              kept.push_back(one);
+            },
+        .node_lease_time = 1s});
+  bool minted = true;
+  for (int round = 0; round < 20; ++round) {
+    at(kA).hold();  // nearly always as much is in flight as may be
+    std::vector<Reply<Value>> replies;
+    for (int i = 0; i < 4; ++i)
+      replies.push_back(client_->command("GET", "{q}" + std::to_string(i)));
+    std::this_thread::sleep_for(100ms);
+    at(kA).release();
+    for (auto& reply : replies)
+      (void)reply.get();
+    minted = minted && client_->mint("JOB");
+  }
+  EXPECT_TRUE(minted);
+  client_->close();
+  for (const Continuation& one : kept)
+    one();
+}
+
+TEST_F(PlayedCluster, ANodeIdThatWasReleasedIsNotRevivedByARenewal) {
+  at(kA).begin(
+      [this](const Words& words) -> std::optional<std::string> {
+        if (words[0] != "EVALSHA")
+          return bulk("well");
+        return ++seen_ <= 2 ? std::optional(leased()) : std::nullopt;  // the third is the release
+      },
+      [this] {
+        return "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n" + bulk("127.0.0.1") + ":" + std::to_string(at(kA).port()) + "\r\n" +
+               bulk("id");
+      });
+  begin(kC, well);
+  open({.deadline = 60s, .node_lease_time = 1500ms});
+  EXPECT_TRUE(client_->mint("JOB"));
+  at(kA).hold();
+  while (about_node_ids(at(kA)) < 2)
+    std::this_thread::sleep_for(1ms);
+  std::thread closer([this] { client_->close(); });
+  while (about_node_ids(at(kA)) < 3)
+    std::this_thread::sleep_for(1ms);
+  at(kA).release();
+  bool minted = false;
+  for (const auto until = std::chrono::steady_clock::now() + 400ms; std::chrono::steady_clock::now() < until;)
+    minted = minted || client_->mint("JOB");
+  closer.join();
+  EXPECT_FALSE(minted);
 }
 
 // What the network still takes is a sign of life, though the answer to a large request is a while in coming.

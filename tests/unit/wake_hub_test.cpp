@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/wake_hubs.hpp"
 #include "wire/request.hpp"
 
 namespace echomq {
@@ -98,6 +99,20 @@ TEST_F(WakeHubTest, AClaimWhoseListHasMovedDoesNotHearThatTheClientIsClosed) {
   const Result<void> answer = claim->take();
   ASSERT_FALSE(answer);
   EXPECT_TRUE(answer.error().is(Errc::disconnected)) << answer.error().message();
+}
+
+// A connection that is opened after the client has closed would be closed by nobody, and keep its loop running.
+TEST_F(WakeHubTest, AWatchThatBeginsAfterTheEndOpensNothing) {
+  client::WakeHubs hubs(false, [this](std::uint32_t) { return hub_; });
+  hubs.close(Error(Errc::client_closed, "the client is closed", Repeat::safe));
+  const auto watch = hubs.watch("emq:{q}:wake", [] {});
+  const auto claim = make_claim();
+  watch->park_with(claim.get(), 10s);
+  EXPECT_EQ(link_, nullptr);
+  ASSERT_TRUE(claim->done());
+  const Result<void> answer = claim->take();
+  ASSERT_FALSE(answer);
+  EXPECT_TRUE(answer.error().is(Errc::client_closed)) << answer.error().message();
 }
 
 // The claim's end is known at once, that of the BLPOP before it when the executor comes to it.
