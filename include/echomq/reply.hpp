@@ -67,6 +67,7 @@ class [[nodiscard]] Reply {
   }
 
   /// Runs `f(Result<T>)` on the client's executor when the answer is here, also when it is here already.
+  /// Whoever calls this keeps the client, or what was made of it (a queue, a worker, a table), until it has returned.
   /// An exception that leaves `f` ends the process.
   template <std::invocable<Result<T>> F>
   void then(F f) && {
