@@ -33,6 +33,7 @@ enum class JournalErrc : int {
   broken = 2,  ///< the file is damaged, or it is that of something else
   storage_failed =
       3,  ///< the file system refused: the disk is full, there is no such folder, the file may not be written to
+  other_table = 4,  ///< the file is the journal of another table: give each a lane or a folder of its own
 };
 [[nodiscard]] const std::error_category& journal_error_category() noexcept;
 [[nodiscard]] inline std::error_code make_error_code(JournalErrc code) noexcept {
@@ -52,7 +53,7 @@ enum class JournalKeeps : std::uint8_t {
 struct JournalOptions {
   std::string folder{};  ///< is there; the file is `<folder>/journal-<group>.db`
   LaneId group;          ///< the lane of the jobs, and the name of the file
-  CacheName table;       ///< whose coherence queue is written to
+  CacheName table;       ///< whose coherence queue is written to; the file is that of the first table it was opened for
   JournalKeeps keeps = JournalKeeps::all;
   /// How long a call waits for another process that writes to the same file.
   std::chrono::milliseconds busy{5000};

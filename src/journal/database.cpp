@@ -15,6 +15,7 @@ class Category final : public std::error_category {
       case JournalErrc::held: return "another process is writing to the journal";
       case JournalErrc::broken: return "the file is no sound journal";
       case JournalErrc::storage_failed: return "storage failed";
+      case JournalErrc::other_table: return "the journal is that of another table";
     }
     return "unknown error";
   }

@@ -23,12 +23,14 @@ using journal::Transaction;
 /// Jobs of one call of a replay.
 constexpr std::size_t kChunk = 1000;
 
-/// The canonical tables. The index is ours: it makes the newest version of an id a look, not a scan.
+/// The canonical tables. The index is ours: it makes the newest version of an id a look, not a scan. So is the last: its one row
+/// is the name of the table whose messages these are, which the canonical ones do not say.
 constexpr std::string_view kTables[] = {
     "CREATE TABLE IF NOT EXISTS intents (seq INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, "
     "name_id TEXT NOT NULL, version TEXT NOT NULL, enqueued INTEGER NOT NULL DEFAULT 0, recorded_at INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS applied (name_id TEXT PRIMARY KEY, version TEXT NOT NULL, seq INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS intents_newest ON intents (name_id, substr(version, 4) DESC)",
+    "CREATE TABLE IF NOT EXISTS echomq_table (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL)",
 };
 
 constexpr std::string_view kInsert = "INSERT INTO intents (job_id, name_id, version, recorded_at) VALUES (?, ?, ?, ?)";
@@ -90,16 +92,33 @@ constexpr std::string_view kToTell =
   return {};
 }
 
+/// That the file is `table`'s: its first opener's. Ids of two tables in one file would supersede each other, and a replay
+/// would tell all of them on the queue of whoever calls it.
+[[nodiscard]] Result<void> belongs_to(Database& database, const std::string& path, const CacheName& table) {
+  ECHOMQ_TRY(const std::string name, database.text("SELECT name FROM echomq_table"));
+  if (name.empty()) {
+    ECHOMQ_TRY(Statement statement, database.prepare("INSERT INTO echomq_table (one, name) VALUES (1, ?)"));
+    return statement.bind(1, table.text()).run();
+  }
+  if (name != table.text()) {
+    return journal::failed(JournalErrc::other_table, path + " is the journal of the table '" + name + "', not of '" +
+                                                         std::string(table.text()) +
+                                                         "': each table needs a lane or a folder of its own");
+  }
+  return {};
+}
+
 /// Makes what is missing, and sees that whatever will be asked can be.
-[[nodiscard]] Result<void> furnish(Database& database, const std::string& path) {
+[[nodiscard]] Result<void> furnish(Database& database, const std::string& path, const CacheName& table) {
   ECHOMQ_CHECK(is_ours(database, path));
   // So that a compaction can give space back; holds for files that are made here.
   ECHOMQ_CHECK(database.run("PRAGMA auto_vacuum=INCREMENTAL"));
   ECHOMQ_CHECK(database.run("PRAGMA journal_mode=WAL"));
   ECHOMQ_CHECK(database.define("echomq_is_intent", is_intent));
   ECHOMQ_TRY(Transaction transaction, Transaction::begin(database));
-  for (const std::string_view table : kTables)
-    ECHOMQ_CHECK(database.run(table));
+  for (const std::string_view one : kTables)
+    ECHOMQ_CHECK(database.run(one));
+  ECHOMQ_CHECK(belongs_to(database, path, table));
   for (const std::string_view statement : {kInsert, kFind, kMark, kApplied, kRemember, kToTell})
     ECHOMQ_CHECK(database.prepare(statement));
   return transaction.commit();
@@ -279,7 +298,7 @@ Result<CacheJournal> CacheJournal::open(const Client& client, JournalOptions opt
   ECHOMQ_TRY(Database database, Database::open(path, options.busy));
   // Of two that turn a new file into a journal at once SQLite refuses one without waiting.
   for (const auto until = std::chrono::steady_clock::now() + options.busy;;) {
-    const Result<void> ready = furnish(database, path);
+    const Result<void> ready = furnish(database, path, options.table);
     if (ready)
       break;
     if (ready.error().code != JournalErrc::held || std::chrono::steady_clock::now() >= until)

@@ -235,6 +235,73 @@ TEST_F(CacheJournalTest, TheFileIsTheCanonicalOne) {
   EXPECT_EQ(waiting(), (std::vector<std::string>{text(kUserA, kV1), text(kUserB, kV3)}));
 }
 
+// Ids of another table would supersede those of this one, and be told on its queue.
+TEST_F(CacheJournalTest, AFileIsThatOfOneTable) {
+  {
+    CacheJournal one = journal();
+    ASSERT_TRUE(one.record(kJob1, kUserA, kV1));
+  }
+  JournalOptions of_another = journal_options();
+  of_another.table = "other";
+  expect_refused(of_another, JournalErrc::other_table, "is the journal of the table 't', not of 'other'");
+  EXPECT_EQ(journal().replay()->replayed, 1U) << "its own table has what it wrote";
+  EXPECT_EQ(waiting(), std::vector<std::string>{text(kUserA, kV1)});
+  of_another.folder = folder_ + "/other";
+  fs::create_directory(of_another.folder);
+  CacheJournal apart = journal(of_another);
+  EXPECT_TRUE(apart.record(kJob2, kUserA, kV2));
+}
+
+TEST_F(CacheJournalTest, OfTwoTablesThatMakeAFileAtOnceOneHasIt) {
+  for (int round = 0; round < 10; ++round) {
+    fs::remove_all(folder_);
+    fs::create_directory(folder_);
+    std::atomic<int> opened{0}, refused{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 6; ++i) {
+      threads.emplace_back([&, i] {
+        JournalOptions with = journal_options();
+        with.table = i % 2 == 0 ? CacheName("t") : CacheName("other");
+        const auto one = CacheJournal::open(client(), with);
+        if (one) {
+          ++opened;
+        } else {
+          refused += one.error().code == JournalErrc::other_table ? 1 : 0;
+        }
+      });
+    }
+    for (std::thread& thread : threads)
+      thread.join();
+    EXPECT_EQ(opened, 3);
+    EXPECT_EQ(refused, 3);
+  }
+}
+
+// The statements of the canonical runtime, on a file that we have made and while we have it open.
+TEST_F(CacheJournalTest, APeerReadsAndWritesAFileOfOurs) {
+  CacheJournal one = journal();
+  ASSERT_TRUE(one.record(kJob1, kUserA, kV1));
+  for (const char* sql :
+       {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", "PRAGMA busy_timeout=5000",
+        "CREATE TABLE IF NOT EXISTS intents (seq INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, name_id "
+        "TEXT NOT NULL, version TEXT NOT NULL, enqueued INTEGER NOT NULL DEFAULT 0, recorded_at INTEGER NOT NULL)",
+        "CREATE TABLE IF NOT EXISTS applied (name_id TEXT PRIMARY KEY, version TEXT NOT NULL, seq INTEGER NOT NULL)",
+        "INSERT INTO intents (job_id, name_id, version, recorded_at) VALUES ('JOB0NgWEfAE002', 'USR0NgWEfAE00B', "
+        "'USR0NgWEfAEJf1', 5)",
+        "UPDATE intents SET enqueued = 1 WHERE job_id = 'JOB0NgWEfAE002'",
+        "INSERT INTO applied (name_id, version, seq) VALUES ('USR0NgWEfAE00A', 'USR0NgWEfAEJf1', 0)",
+        "DELETE FROM intents WHERE EXISTS (SELECT 1 FROM applied a WHERE a.name_id = intents.name_id AND "
+        "substr(a.version, 4) >= substr(intents.version, 4))"})
+    (void)asked(sql);
+  EXPECT_EQ(asked("SELECT group_concat(seq || job_id || name_id || version || enqueued) FROM intents"),
+            "2JOB0NgWEfAE002USR0NgWEfAE00BUSR0NgWEfAEJf11");
+  EXPECT_EQ(asked("SELECT group_concat(name_id || version || seq) FROM applied"), "USR0NgWEfAE00AUSR0NgWEfAEJf10");
+  EXPECT_EQ(one.last_applied(kUserA).value(), kV1);
+  EXPECT_EQ(one.replay()->replayed, 1U);
+  EXPECT_EQ(waiting(), std::vector<std::string>{text(kUserB, kV1)});
+  EXPECT_EQ(asked("PRAGMA integrity_check"), "ok");
+}
+
 // A loss of power may leave any beginning of the log: what is found then is what some call had left behind, never a part.
 TEST_F(CacheJournalTest, FromAnyBeginningOfTheLogAWholeNumberOfCallsComesBack) {
   std::vector<std::string> at_rest;
