@@ -108,7 +108,8 @@ class CacheJournal {
   /// Errors: would_deadlock; and those of an enqueue: then it stands in the journal, and `replay` tells it. That the note fails
   /// is no error: it is told once more then.
   Result<JobId> tell(const BrandedId& id, const BrandedId& version);
-  /// Several, in one transaction and 1,000 a call; their job ids, in order. Errors as `tell`; what could be admitted is.
+  /// Several, in one transaction and 1,000 a call; their job ids, in order. Errors as `tell`, the first there was; what could be
+  /// admitted is, but that after a call of which nothing was (the server is away, or full) no other is sent.
   Result<std::vector<JobId>> tell_many(std::span<const CoherenceMessage> messages);
   /// Tells again what nobody here is known to have applied, with the job ids of then: of each id the newest version alone,
   /// in the order of writing, 1,000 a call. For the start of a process, and after an error of `tell`.

@@ -332,11 +332,20 @@ Result<std::vector<JobId>> CacheJournal::tell_many(std::span<const CoherenceMess
     return jobs;
   ECHOMQ_CHECK(record_many(intents));
   JournalReplay told;
-  std::optional<Error> refused;
-  for (std::size_t at = 0; at < intents.size(); at += kChunk)
-    ECHOMQ_CHECK(state_->enqueue(std::span(intents).subspan(at, std::min(kChunk, intents.size() - at)), told, refused));
-  if (refused)
-    return fail(*std::move(refused));
+  std::optional<Error> first;
+  for (std::size_t at = 0; at < intents.size(); at += kChunk) {
+    const std::uint64_t before = told.replayed + told.deduplicated;
+    std::optional<Error> refused;
+    const Result<void> sent =
+        state_->enqueue(std::span(intents).subspan(at, std::min(kChunk, intents.size() - at)), told, refused);
+    if (!first)
+      first = sent ? std::move(refused) : std::optional<Error>(sent.error());
+    // A call of which nothing was admitted may have waited for its deadline, and so would each of the others.
+    if (!sent && told.replayed + told.deduplicated == before)
+      break;
+  }
+  if (first)
+    return fail(*std::move(first));
   return jobs;
 }
 

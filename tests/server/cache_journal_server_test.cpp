@@ -2,13 +2,16 @@
 #include <sqlite3.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "echomq/journal.hpp"
 #include "echomq/queue.hpp"
 #include "server/cache_fixture.hpp"
 #include "support/journal_disk.hpp"
+#include "support/played_node.hpp"
 
 namespace echomq::test {
 namespace {
@@ -283,7 +286,8 @@ TEST_F(CacheJournalTest, APeerReadsAndWritesAFileOfOurs) {
   ASSERT_TRUE(one.record(kJob1, kUserA, kV1));
   for (const char* sql :
        {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", "PRAGMA busy_timeout=5000",
-        "CREATE TABLE IF NOT EXISTS intents (seq INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, name_id "
+        "CREATE TABLE IF NOT EXISTS intents (seq INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, "
+        "name_id "
         "TEXT NOT NULL, version TEXT NOT NULL, enqueued INTEGER NOT NULL DEFAULT 0, recorded_at INTEGER NOT NULL)",
         "CREATE TABLE IF NOT EXISTS applied (name_id TEXT PRIMARY KEY, version TEXT NOT NULL, seq INTEGER NOT NULL)",
         "INSERT INTO intents (job_id, name_id, version, recorded_at) VALUES ('JOB0NgWEfAE002', 'USR0NgWEfAE00B', "
@@ -448,6 +452,62 @@ TEST_F(CacheJournalTest, AJobThatIsRefusedStopsNoOther) {
   raw("DEL", "emq:{ecc.coh.t}:job:JOB0NgWEfAE001");
   EXPECT_TRUE(one.replay());
   EXPECT_EQ(one.stats()->pending_enqueue, 0U);
+}
+
+/// A server that admits jobs, but for the scripts of admission that it is told to refuse, counted from 1.
+class CacheJournalPlayed : public CacheJournalTest {
+ protected:
+  void play(std::set<int> refused) {
+    node_.begin(
+        [this, refused = std::move(refused)](const PlayedNode::Words& words) -> std::optional<std::string> {
+          if (words[0] != "EVALSHA")
+            return "+OK\r\n";
+          if (words[3] == "{emq}:nodes") {
+            const auto now = std::chrono::system_clock::now().time_since_epoch();
+            return "*3\r\n:5\r\n:60000\r\n:" +
+                   std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) + "\r\n";
+          }
+          if (refused.contains(++scripts_))
+            return "-ERR refused\r\n";
+          // Behind the keys: base, group, when, value; then two parts a job.
+          const std::size_t jobs = (words.size() - 3 - std::stoul(words[2]) - 4) / 2;
+          std::string verdicts = "*" + std::to_string(jobs) + "\r\n";
+          for (std::size_t i = 0; i < jobs; ++i)
+            verdicts += ":1\r\n";
+          return verdicts;
+        },
+        {});
+    to_node_.emplace(open("valkey://" + node_.address()));
+    auto opened = CacheJournal::open(*to_node_, journal_options());
+    ASSERT_TRUE(opened) << opened.error().message();
+    journal_.emplace(*std::move(opened));
+  }
+  [[nodiscard]] Result<std::vector<JobId>> tell(std::size_t count) {
+    return journal_->tell_many(std::vector<CoherenceMessage>(count, CoherenceMessage{kUserA, kV1}));
+  }
+  [[nodiscard]] std::uint64_t pending() { return journal_->stats()->pending_enqueue; }
+
+  std::atomic<int> scripts_{0};
+  PlayedNode node_;
+  std::optional<Client> to_node_;
+  std::optional<CacheJournal> journal_;
+};
+
+// 250 jobs a script, four scripts a call.
+TEST_F(CacheJournalPlayed, AnErrorOfSomeOfManyStopsNoneBehindThem) {
+  ASSERT_NO_FATAL_FAILURE(play({2}));
+  const auto told = tell(2500);
+  ASSERT_FALSE(told);
+  EXPECT_NE(told.error().text.find("refused"), std::string::npos) << told.error().message();
+  EXPECT_EQ(scripts_, 10);
+  EXPECT_EQ(pending(), 250U) << "for a replay";
+}
+
+TEST_F(CacheJournalPlayed, BehindACallOfWhichNothingWasAdmittedNoneIsSent) {
+  ASSERT_NO_FATAL_FAILURE(play({5, 6, 7, 8}));
+  ASSERT_FALSE(tell(2500));
+  EXPECT_EQ(scripts_, 8);
+  EXPECT_EQ(pending(), 1500U);
 }
 
 TEST_F(CacheJournalTest, AnAnswerHasWaitedForTheDiskOnce) {
