@@ -6,6 +6,7 @@
 
 #include "cache_fixture.hpp"
 #include "chaos/child_program.hpp"
+#include "support/tool.hpp"
 
 namespace echomq::test {
 namespace {
@@ -304,6 +305,28 @@ TEST_F(CacheLease, WhoWaitsIsToldOfAnInvalidation) {
   EXPECT_EQ(stored(kUserA).substr(14), "new");
   EXPECT_EQ(got(holder, kUserA), "new/l2");
   EXPECT_EQ(source.loads(), 2);
+}
+
+TEST_F(CacheLease, WhoWaitsIsToldOfAnInvalidationFromAShell) {
+  Source source;
+  source.set(kUserA, "old");
+  source.hold();
+  const Client two = open(server().url());
+  const ByteCache holder = table(client(), shared(60s), source.loader());
+  const ByteCache waits = table(two, shared(60s), source.loader());
+  auto one = holder.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  auto other = waits.get(kUserA);
+  EXPECT_TRUE(eventually([&] { return waits.stats().load_waits == 1; }));
+  source.set(kUserA, "new");
+  const ToolResult told =
+      run_tool({"cache", "invalidate", "t", std::string(kUserA.text())}, {}, {{"EMQ_URL", server().url()}});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_TRUE(source.wait_loads(2)) << "not after a third of a minute";
+  source.release();
+  EXPECT_EQ(said(other.get()), "new/fill");
+  EXPECT_EQ(said(one.get()), "old/fill") << "it asked before";
+  EXPECT_EQ(stored(kUserA).substr(14), "new");
 }
 
 TEST_F(CacheLease, WhoHasLostTheLeaseWritesNothing) {

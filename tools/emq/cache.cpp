@@ -134,6 +134,7 @@ Exit invalidate(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::at_open));
   const echomq::CacheWriter writer(client, table);
   const echomq::cache::TableKeys keys(table);
+  const auto loads = keys.loads();
   json::array all;
   for (const BrandedId& id : ids) {
     // Minted now: newer than every row that any table has from before.
@@ -141,6 +142,9 @@ Exit invalidate(Session& session, const Options& options) {
     // First who loads it now: what that brings was read before.
     ECHOMQ_OR_REPORT(const echomq::Value unleased, client.command("DEL", keys.lease(id).view()).get());
     ECHOMQ_OR_REPORT(const echomq::Value deleted, client.command("DEL", keys.row(id).view()).get());
+    // Who waits for that load need not wait for the lease's time: of any holder, by a token of zeros.
+    const std::string ended = fmt::format("{}:{:032}:x", id.text(), 0);
+    ECHOMQ_OR_REPORT(const echomq::Value heard, client.command("PUBLISH", loads.view(), ended).get());
     ECHOMQ_OR_REPORT(const std::int64_t told, writer.broadcast(id, version).get());
     const bool had = deleted.as_integer().value_or(0) == 1;
     if (session.json) {
