@@ -102,6 +102,17 @@ TEST_F(ToolCache, DropsATag) {
   EXPECT_TRUE(comes_true([&] { return !cache->peek(BrandedId("USR0NgWEfAE00A"), row); }));
   EXPECT_EQ(emq({"cache", "drop", "users", "team.7", "--json"}).out, "{\"tag\":\"team.7\",\"dropped\":0}\n");
   EXPECT_EQ(emq({"cache", "drop", "users", "no tag"}).exit_code, 2);
+  // What was known before a drop is refused for the table's ttl, an hour at least.
+  const auto remembered = [&] {
+    const auto left = client->command("PTTL", "eccx:{users}:tagfloor:team.7").get();
+    return std::chrono::milliseconds(left ? left->as_integer().value_or(0) : 0);
+  };
+  EXPECT_GT(remembered(), 59min);
+  EXPECT_LE(remembered(), 60min);
+  EXPECT_EQ(emq({"cache", "drop", "users", "team.7", "--ttl", "86400000"}).exit_code, 0);
+  EXPECT_GT(remembered(), 23h);
+  EXPECT_LE(remembered(), 24h);
+  EXPECT_EQ(emq({"cache", "drop", "users", "team.7", "--ttl", "0"}).exit_code, 2);
 }
 
 }  // namespace

@@ -113,8 +113,9 @@ Exit drop(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::at_open));
   // Of no kind that has rows: only the version of the drop is minted in it.
-  ECHOMQ_OR_REPORT(const echomq::ByteCache cache,
-                   echomq::ByteCache::open(client, {.table = table, .kind = "TAG", .l1_bytes = 0, .tags = true}));
+  echomq::CacheOptions with{.table = table, .kind = "TAG", .l1_bytes = 0, .tags = true};
+  with.ttl = std::chrono::milliseconds(options.ttl_ms);
+  ECHOMQ_OR_REPORT(const echomq::ByteCache cache, echomq::ByteCache::open(client, std::move(with)));
   ECHOMQ_OR_REPORT(const std::uint64_t dropped, cache.invalidate_tag(options.tag).get());
   if (session.json) {
     session.print_json(json::object{{"tag", options.tag}, {"dropped", dropped}});
@@ -335,6 +336,10 @@ void add_cache(CLI::App& app, Session& session, Action& chosen) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command = add("drop", "Delete the rows that were put with a tag, and tell the tables", drop);
   command->add_option("tag", options->tag, "The tag")->required();
+  command
+      ->add_option("--ttl", options->ttl_ms,
+                   "The table's ttl in milliseconds: so long the drop is remembered, at least an hour")
+      ->capture_default_str();
   add("stats", "Rows and bytes of the server, listeners, what processes report; looks at every key", stats);
   command = add("watch", "One line a broadcast message, as it comes; --json: one JSON object a line", watch);
   command->add_option("-n,--count", options->count, "End after so many; 0: never")->capture_default_str();
