@@ -235,6 +235,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void tell_delivered(const Delivered& pass);
   void tell_fallen(const std::vector<queue::FallenParent>& parents);
   void next_promote();
+  /// It sleeps no more, and knows of no jobs that become due from now on.
+  void promote_while_busy();
 
   // Control thread: stopping (engine_stop.cpp).
   void begin_stop(TimePoint deadline);

@@ -34,8 +34,6 @@ constexpr Milliseconds kHurryFirst{1};
 constexpr Milliseconds kHurryLast{20};
 constexpr Milliseconds kFirstClaimPause{50};
 constexpr Milliseconds kLongestPause{1000};
-/// How often a worker without a free slot moves due jobs: it cannot sleep until the next one that it knows.
-constexpr Milliseconds kBusyPromote{250};
 
 }  // namespace
 
@@ -74,7 +72,6 @@ void Engine::exchange_more() {
       token_owed_ = false;
     if (token_owed_)
       pass_token_on();
-    alarms_.set_earlier(Alarm::promote, now_ + spread(std::min(options_.beat, kBusyPromote)));
   } else if (dry_) {
     look();
   }

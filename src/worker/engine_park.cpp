@@ -83,7 +83,6 @@ void Engine::looked(const Result<Look>& answer) {
   if (again)
     return look();
   due_ = answer->due ? now_ + *answer->due : TimePoint::max();
-  next_promote();
   // A millisecond later, when it has lapsed for certain, and not all workers at once.
   if (answer->lapse)
     alarms_.set_earlier(Alarm::sweep, now_ + *answer->lapse + Milliseconds{1} + at_random(Milliseconds{20}));
@@ -95,10 +94,12 @@ void Engine::looked(const Result<Look>& answer) {
   }
   if (!answer->claimable) {
     nothing_claimable();
+    next_promote();
     return;
   }
   named_ = false;  // the script has taken it out
   new_work();
+  next_promote();
   if (++fruitless_ < kFruitless)
     return;
   claims_paused_ = true;
@@ -173,8 +174,10 @@ void Engine::ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged
       wait_for_token();
     return;
   }
-  if (std::exchange(parked_, false))
+  if (std::exchange(parked_, false)) {
     alarms_.clear(Alarm::beat);
+    promote_while_busy();
+  }
   if (const std::uint64_t tokens = watch_->take_tokens(); tokens > 0) {
     counters_.wakes.fetch_add(tokens, std::memory_order_relaxed);
     token_owed_ = true;
@@ -224,6 +227,7 @@ void Engine::leave_parking() {
   parked_ = false;
   watch_->park(false);
   alarms_.clear(Alarm::beat);
+  promote_while_busy();
   // Others may sleep beside work that was not told to them: whoever has no slot left for it wakes the next one.
   token_owed_ = true;
 }

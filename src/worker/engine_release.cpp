@@ -61,11 +61,13 @@ void Engine::promote() {
 }
 
 void Engine::next_promote() {
-  const TimePoint by_beat = now_ + spread(options_.beat);
+  const TimePoint by_beat = now_ + spread(parked_ ? options_.beat : std::min(options_.beat, kBusyPromote));
   const TimePoint by_due =
       due_ == TimePoint::max() ? due_ : std::max(due_, now_ + Milliseconds{1}) + at_random(kDueSpread);
   alarms_.set(Alarm::promote, std::min(by_beat, by_due));
 }
+
+void Engine::promote_while_busy() { alarms_.set_earlier(Alarm::promote, now_ + std::min(options_.beat, kBusyPromote)); }
 
 void Engine::upkeep() {
   if (stopping_ || closed_ || keeping_up_)

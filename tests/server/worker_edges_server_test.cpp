@@ -1,0 +1,131 @@
+// What a worker owes at its edges: under a backlog without end, at the in-flight bound, at a rate window, beside peers that push no
+// tokens, and when the system gives no thread.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "echomq/flow.hpp"
+#include "script/registry.hpp"
+#include "support/worker_harness.hpp"
+
+namespace echomq::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class WorkerEdges : public WorkerTest {
+ protected:
+  /// Keeps the flat set filled until it is destroyed.
+  class Backlog {
+   public:
+    explicit Backlog(Client client) : client_(std::move(client)) {
+      fill(client_.queue("work"), 60);
+      for (int i = 0; i < 2; ++i) {
+        threads_.emplace_back([own = client_.queue("work")](const std::stop_token& over) {
+          while (!over.stop_requested()) {
+            const auto counts = own.counts().get();
+            if (counts && counts->pending < 50'000) {
+              fill(own, 5);
+            } else {
+              std::this_thread::sleep_for(5ms);
+            }
+          }
+        });
+      }
+    }
+
+   private:
+    static void fill(const Queue& queue, int thousands) {
+      const std::vector<NewJob> jobs(1000, NewJob{.payload = "x", .id = {}});
+      for (int i = 0; i < thousands; ++i)
+        EXPECT_TRUE(queue.enqueue_many(jobs).get());
+    }
+
+    Client client_;
+    std::vector<std::jthread> threads_;
+  };
+
+  void log_commands() {
+    ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-max-len", "100000").get());
+    ASSERT_TRUE(client_->command("CONFIG", "SET", "slowlog-log-slower-than", "0").get());
+    ASSERT_TRUE(client_->command("SLOWLOG", "RESET").get());
+  }
+  /// Microseconds of each run of the script since `log_commands`, by the server's clock.
+  [[nodiscard]] std::vector<std::int64_t> runs_of(std::string_view script) {
+    EXPECT_TRUE(client_->command("CONFIG", "SET", "slowlog-log-slower-than", "-1").get());
+    const Value log = client_->command("SLOWLOG", "GET", "100000").get().value();
+    const std::string_view sha = script::find_script(script)->sha1;
+    std::vector<std::int64_t> out;
+    for (const Value& entry : log.items()) {
+      const Value& words = entry[3];
+      if (words.size() > 1 && words[0].as_text() == "EVALSHA" && words[1].as_text() == sha)
+        out.push_back(entry[2].as_integer().value_or(0));
+    }
+    return out;
+  }
+  /// As a peer admits that pushes no token.
+  void admit_untold(std::string_view payload) {
+    const JobId id(client_->mint("JOB").value());
+    ASSERT_TRUE(client_
+                    ->command("HSET", "emq:{work}:job:" + std::string(id.text()), "state", "pending", "attempts", "0",
+                              "payload", payload)
+                    .get());
+    ASSERT_TRUE(client_->command("ZADD", "emq:{work}:pending", "0", id.text()).get());
+  }
+};
+
+// Claims are in flight all the time, and nobody sleeps whom a token could reach.
+TEST_F(WorkerEdges, DueJobsAreMovedWhileQuickHandlersWorkOffABacklog) {
+  const Backlog backlog(open());
+  std::atomic<int> due{0};
+  Worker worker = start(
+      [&](Job& job) {
+        if (job.payload() == "due")
+          ++due;
+        return Done();
+      },
+      quick_options(100));
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed > 2'000; }));
+  const LaneId tenant = lane();
+  for (int round = 1; round <= 3; ++round) {
+    enqueue("due", {.lane = tenant, .in = 200ms});
+    EXPECT_TRUE(eventually([&] { return due == round; }, 2s)) << round;
+    ASSERT_GT(counts().pending, 0) << "this shows nothing";
+  }
+}
+
+// A worker forgets all but the earliest of what it has itself put off.
+TEST_F(WorkerEdges, RetriesOfItsOwnBeginWhenTheyAreDueUnderABacklog) {
+  const Backlog backlog(open());
+  std::atomic<int> again{0};
+  std::atomic<int> waits{0};
+  Worker worker = start(
+      [&](Job& job) {
+        if (job.payload() != "retry")
+          return Done();
+        if (job.attempt() > 1)
+          return ++again, Done();
+        return Delay(waits++ == 0 ? 200ms : 700ms);
+      },
+      quick_options(100));
+  const LaneId tenant = lane();
+  enqueue("retry", {.lane = tenant});
+  enqueue("retry", {.lane = tenant});
+  ASSERT_TRUE(eventually([&] { return waits == 2; }));
+  EXPECT_TRUE(eventually([&] { return again == 2; }, 3s)) << again;
+  ASSERT_GT(counts().pending, 0) << "this shows nothing";
+}
+
+}  // namespace
+}  // namespace echomq::test
