@@ -252,6 +252,8 @@ void LiveCore::submit(detail::Call* call, wire::CallSettings settings) {
     counters_.script_calls.fetch_add(1, std::memory_order_relaxed);
   if (settings.past_bound) {
     topology_->submit_internal(call);
+  } else if (settings.never_refused) {
+    topology_->submit_past_bound(call);
   } else {
     topology_->submit(call, !detail::on_library_thread());
   }

@@ -231,7 +231,7 @@ Cluster::Way Cluster::way_of(detail::Call* call) {
   }
 }
 
-void Cluster::submit(detail::Call* call, bool may_block) {
+void Cluster::submit_or(detail::Call* call, AtBound at_bound) {
   for (;;) {
     Way way = way_of(call);
     if (way.link == nullptr)
@@ -258,7 +258,9 @@ void Cluster::submit(detail::Call* call, bool may_block) {
     way.lock.unlock();
     if (taken == Link::Taken::closed)
       return end(call, Error(Errc::client_closed, "the client is closed", Repeat::safe));
-    if (taken == Link::Taken::overloaded || !may_block || detail::Clock::now() >= call->deadline) {
+    if (at_bound == AtBound::pass)
+      return submit_internal(call);
+    if (taken == Link::Taken::overloaded || at_bound == AtBound::refuse || detail::Clock::now() >= call->deadline) {
       counters_.overloads.fetch_add(1, std::memory_order_relaxed);
       return end(call, Error(Errc::overloaded, "too many calls in flight", Repeat::safe));
     }

@@ -56,7 +56,10 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   /// Reads the map from the first seed that gives one, and checks the version fence at its owner. Blocks.
   [[nodiscard]] Result<void> open();
 
-  void submit(detail::Call* call, bool may_block) override;
+  void submit(detail::Call* call, bool may_block) override {
+    submit_or(call, may_block ? AtBound::wait : AtBound::refuse);
+  }
+  void submit_past_bound(detail::Call* call) override { submit_or(call, AtBound::pass); }
   void submit_internal(detail::Call* call) override;
   [[nodiscard]] detail::Source* source() noexcept override { return nullptr; }
   void when_ready(detail::CallOf<void>* waiter) override;
@@ -83,6 +86,9 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   [[nodiscard]] static Result<void> route(detail::Call& call);
 
  private:
+  enum class AtBound : std::uint8_t { wait, refuse, pass };
+  void submit_or(detail::Call* call, AtBound at_bound);
+
   struct Node final : LinkObserver {
     Node(Cluster& of, Endpoint at) : cluster(of), endpoint(std::move(at)) {}
     void link_live(std::int64_t) override {}

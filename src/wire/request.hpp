@@ -28,6 +28,8 @@ struct CallSettings {
   bool blocking = false;
   /// Counted against a bound of the caller's own: the connection's neither stops nor refuses it.
   bool past_bound = false;
+  /// Past that bound too, but sent as any call: by the caller's thread when it can be.
+  bool never_refused = false;
 };
 
 /// What the decoder of a call sees.

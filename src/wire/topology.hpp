@@ -16,6 +16,8 @@ class Topology {
   virtual ~Topology() = default;
   /// Sends a call to the node that serves its keys; as `Link::submit`.
   virtual void submit(detail::Call* call, bool may_block) = 0;
+  /// As `submit`, but at the in-flight bound it goes all the same. Never blocks.
+  virtual void submit_past_bound(detail::Call* call) = 0;
   /// The same for a call of the library's own, past the in-flight bound.
   virtual void submit_internal(detail::Call* call) = 0;
   /// What a caller that waits for several calls may drive; null when that is nothing.
@@ -36,6 +38,10 @@ class Standalone final : public Topology {
  public:
   explicit Standalone(std::shared_ptr<Link> link) : link_(std::move(link)) {}
   void submit(detail::Call* call, bool may_block) override { link_->submit(call, may_block); }
+  void submit_past_bound(detail::Call* call) override {
+    if (link_->try_submit(call) != Link::Taken::accepted)
+      link_->submit_internal(call);
+  }
   void submit_internal(detail::Call* call) override { link_->submit_internal(call); }
   [[nodiscard]] detail::Source* source() noexcept override { return link_.get(); }
   void when_ready(detail::CallOf<void>* waiter) override { link_->when_ready(waiter); }

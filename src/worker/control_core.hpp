@@ -24,6 +24,8 @@ class ControlCore : public client::Core {
       : inner_(std::move(inner)), inbox_(std::move(inbox)) {}
 
   void submit(detail::Call* call, wire::CallSettings settings) override {
+    // The worker bounds its calls itself: others who fill the client must not cost it its leases.
+    settings.never_refused = true;
     // The reply holds a reference of its own, so the call is still there; and nobody but `then` reads the target.
     inner_->submit(call, settings);
     call->default_target = inbox_.get();

@@ -127,5 +127,46 @@ TEST_F(WorkerEdges, RetriesOfItsOwnBeginWhenTheyAreDueUnderABacklog) {
   ASSERT_GT(counts().pending, 0) << "this shows nothing";
 }
 
+// Others fill the client up to its bound: what the worker says is no part of that.
+TEST_F(WorkerEdges, AWorkerIsNotRefusedAtTheInFlightBoundOfItsClient) {
+  ClientOptions narrow;
+  narrow.max_in_flight = 4;
+  narrow.overflow = Overflow::refuse;
+  const Client client = open({}, narrow);
+  const Queue queue = client.queue("work");
+  std::atomic<bool> lost{false}, over{false};
+  std::atomic<int> begun{0};
+  WorkerOptions options = quick_options(2);
+  options.lease = kSanitized ? 6s : 2s;
+  for (int i = 0; i < 2; ++i)
+    enqueue();
+  Worker worker = start_on(
+      queue,
+      [&](Job& job) {
+        ++begun;
+        while (!over) {
+          std::this_thread::sleep_for(5ms);
+          if (job.lease_lost())
+            lost = true;
+        }
+        return Done();
+      },
+      options);
+  {
+    const std::jthread flood([other = client.queue("other")](const std::stop_token& enough) {
+      while (!enough.stop_requested())
+        other.enqueue("x").detach();
+    });
+    EXPECT_TRUE(eventually([&] { return begun == 2; }));
+    std::this_thread::sleep_for(2 * options.lease);
+    EXPECT_GT(client.stats().overloads, 0U);
+    over = true;
+    EXPECT_TRUE(eventually([&] { return worker.stats().completed == 2; }));
+  }
+  EXPECT_FALSE(lost);
+  EXPECT_EQ(worker.stats().leases_lost, 0U);
+  EXPECT_EQ(worker.stats().errors, 0U);
+}
+
 }  // namespace
 }  // namespace echomq::test
