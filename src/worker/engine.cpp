@@ -237,8 +237,10 @@ void Engine::run() {
       ended(std::move(run));
     for (const JobId& id : mail.cancels)
       cancelled(id);
-    if (mail.armed)
+    if (mail.armed) {
+      ask_when_claimed();
       ask_for_marks();
+    }
     if (mail.wakes > 0)
       tokens_taken(mail.wakes);
     if (mail.stop_by)

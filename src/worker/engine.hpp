@@ -178,6 +178,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Control thread: runs whose time is over, and cancelled ones (engine_limit.cpp).
   void cancelled(JobId id);
+  /// False when no run of it is here to be ended.
+  bool cancel_runs(const JobId& id);
+  /// Whatever claims in flight give may have been asked to end before it is here.
+  void ask_when_claimed();
   void ask_for_marks();
   void check_limits();
   void ask_to_stop(JobState& job, StopCause cause);
@@ -319,7 +323,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Milliseconds beat_;                 ///< what `beat` is now
   bool by_beat_ = false;              ///< the look in flight is the beat's
   std::uint64_t begun_then_ = 0;      ///< runs begun when `Alarm::queued` was set
-  bool marks_due_ = false;            ///< a request to cancel came whose job may come with a claim in flight
   Milliseconds marks_pause_{0};       ///< after a failed asking for such requests
   unsigned hand_backs_ = 0;           ///< by handlers, with no other end of a run between
   bool hurry_ = false;                ///< the next exchange goes out however small it is
@@ -327,6 +330,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Milliseconds outbox_pause_{0};      ///< until the outbox is looked at again; short after there were records
   std::int64_t malformed_told_ = 0;   ///< records in the outbox that are none, as last logged
   TimePoint due_ = TimePoint::max();  ///< the earliest scheduled job known
+  /// Jobs of claims sent before then, or that the claim behind the BLPOP gives, are asked for requests to cancel.
+  TimePoint marks_before_ = TimePoint::min();
+  bool marks_ride_ = false;
 
   bool stopping_ = false;
   TimePoint stop_by_ = TimePoint::max();

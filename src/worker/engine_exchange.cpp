@@ -182,7 +182,7 @@ void Engine::exchanged(const Jobs& settles, std::size_t asked, TimePoint sent, b
     taken(sent, *answer, crossed);
     if (!answer->jobs.empty())
       tune(sent);
-    if (marks_due_)
+    if (sent < marks_before_)
       ask_for_marks();
   } else if (parked_ && gated_ && !stopping_ && !settles.empty()) {
     look();  // the slot of a job in flight may be what the queue's ceiling lacked; no token tells that

@@ -24,9 +24,19 @@ constexpr Milliseconds kHandBackPause{50};
 }  // namespace
 
 void Engine::cancelled(JobId id) {
+  if (!cancel_runs(id))
+    ask_when_claimed();
+}
+
+void Engine::ask_when_claimed() {
+  // A later claim finds the mark itself.
+  if (claims_ > 0)
+    marks_before_ = now_;
+  marks_ride_ = riding_;
+}
+
+bool Engine::cancel_runs(const JobId& id) {
   const Jobs found = held_of(id, [](const JobState& job) { return job.held.phase == Phase::handed && !job.held.lost; });
-  if (found.empty() && (claims_ > 0 || riding_))
-    marks_due_ = true;  // the claim that gives it may be on its way
   for (const JobPtr& job : found) {
     if (std::exchange(job->held.cancel_told, true))
       continue;  // asked for by the channel and by its mark, or by more than one
@@ -43,10 +53,10 @@ void Engine::cancelled(JobId id) {
     ask_to_stop(*job, StopCause::cancelled);
   }
   counters_.running.store(static_cast<std::uint32_t>(handed_), std::memory_order_relaxed);
+  return !found.empty();
 }
 
 void Engine::ask_for_marks() {
-  marks_due_ = claims_ > 0 || riding_;
   std::vector<JobId> ids;
   for (const JobPtr& job : held_) {
     if (job->held.phase == Phase::handed && !job->held.lost)
@@ -63,7 +73,7 @@ void Engine::ask_for_marks() {
     }
     marks_pause_ = Milliseconds{0};
     for (const JobId& id : *answer)
-      cancelled(id);
+      (void)cancel_runs(id);
   });
 }
 

@@ -168,6 +168,7 @@ void Engine::begin_at_once(Ride& ride, queue::Exchanged& answer) const {
 void Engine::ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged> answer) {
   riding_ = false;
   asked_ -= asked;
+  const bool marks = std::exchange(marks_ride_, false);
   if (!answer && answer.error().is(Errc::cancelled)) {
     // Never sent: this worker left, or its time was over before its turn came. If it sleeps it gets in line again.
     if (parked_ && !stopping_)
@@ -207,7 +208,7 @@ void Engine::ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged
   const TimePoint at =
       sent_then_ == TimePoint::min() ? now_ : time_of(answer->claimed_at, clock_then_, sent_then_, now_);
   taken(at, *answer, true, ride.begun);
-  if (marks_due_)
+  if (marks)
     ask_for_marks();
 }
 

@@ -127,6 +127,25 @@ TEST_F(WorkerEdges, RetriesOfItsOwnBeginWhenTheyAreDueUnderABacklog) {
   ASSERT_GT(counts().pending, 0) << "this shows nothing";
 }
 
+TEST_F(WorkerEdges, ACancelOfSomebodyElsesJobIsAskedForOnceForEachClaimInFlight) {
+  const JobId elsewhere = enqueue();
+  ASSERT_TRUE(queue_->claim({.lease = 1h, .deadline = {}}).get().value());
+  const Backlog backlog(open());
+  Worker worker = start([](Job&) { return Done(); }, quick_options(100));
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed > 2'000; }));
+  ASSERT_EQ(queue_->cancel(elsewhere).get().value(), CancelVerdict::requested);
+  std::this_thread::sleep_for(100ms);
+  // What the request itself set off is over.
+  log_commands();
+  std::this_thread::sleep_for(500ms);
+  const std::size_t asked = runs_of("marks").size();
+  const std::size_t exchanges = runs_of("settle_and_take").size();
+  std::printf("%zu times asked beside %zu exchanges\n", asked, exchanges);
+  EXPECT_GT(exchanges, 20U);
+  EXPECT_EQ(asked, 0U);
+  ASSERT_GT(counts().pending, 0) << "this shows nothing";
+}
+
 // Others fill the client up to its bound: what the worker says is no part of that.
 TEST_F(WorkerEdges, AWorkerIsNotRefusedAtTheInFlightBoundOfItsClient) {
   ClientOptions narrow;
