@@ -32,6 +32,8 @@ constexpr std::size_t kMostUnsettled = 1024;
 /// How long runs that ended wait at most for the exchange before theirs.
 constexpr Milliseconds kHurryFirst{1};
 constexpr Milliseconds kHurryLast{20};
+/// How far apart workers that wait for the same rate window claim again.
+constexpr Milliseconds kRateSpread{3};
 constexpr Milliseconds kFirstClaimPause{50};
 constexpr Milliseconds kLongestPause{1000};
 
@@ -202,7 +204,8 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed, const J
   counters_.claimed.fetch_add(answer.jobs.size(), std::memory_order_relaxed);
   if (answer.gate == queue::Gate::rate && !stopping_) {
     pause_claims(Milliseconds{0});
-    alarms_.set(Alarm::claim, now_ + std::max(answer.wait, Milliseconds{1}));
+    // No longer than a beat, since an operator may open the window; and not all workers at once.
+    alarms_.set(Alarm::claim, now_ + std::clamp(answer.wait, Milliseconds{1}, options_.beat) + at_random(kRateSpread));
   } else {
     // Nothing was left behind; or nothing came at all, whatever else the answer says. Jobs that were too old did come.
     dry_ = (answer.jobs.empty() && answer.expired == 0) || answer.gate != queue::Gate::open || !answer.more;

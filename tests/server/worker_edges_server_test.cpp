@@ -187,5 +187,46 @@ TEST_F(WorkerEdges, AWorkerIsNotRefusedAtTheInFlightBoundOfItsClient) {
   EXPECT_EQ(worker.stats().errors, 0U);
 }
 
+TEST_F(WorkerEdges, ARateIsKeptAndEachWindowIsUsedAtOnce) {
+  ASSERT_TRUE(client_->command("HSET", "emq:{work}:meta", "max", "5", "duration", "400").get());
+  enqueue_many(20);
+  std::mutex mutex;
+  std::vector<Clock::time_point> begun;
+  Worker worker = start(
+      [&](Job&) {
+        const std::lock_guard lock(mutex);
+        begun.push_back(Clock::now());
+        return Done();
+      },
+      quick_options(4));
+  ASSERT_TRUE(eventually([&] { return counts().completed == 20; }, 5s)) << "the beat is 30 s";
+  const std::lock_guard lock(mutex);
+  // Whenever a window began: no six within less than one.
+  for (std::size_t i = 0; i + 5 < begun.size(); i += 5)
+    EXPECT_GE(since(begun[i]) - since(begun[i + 5]), 300ms) << i;
+}
+
+TEST_F(WorkerEdges, ARateThatIsRaisedOrLiftedIsNoticedAtTheBeat) {
+  // The window is of a day, and of centuries.
+  for (const char* window : {"86400000", "9000000000000000"}) {
+    SCOPED_TRACE(window);
+    const std::int64_t before = counts().completed;
+    ASSERT_TRUE(client_->command("HSET", "emq:{work}:meta", "max", "1", "duration", "86400000").get());
+    ASSERT_TRUE(client_->command("SET", "emq:{work}:limiter", "1", "PX", window).get());
+    enqueue_many(3);
+    WorkerOptions options = quick_options();
+    options.beat = 200ms;
+    Worker worker = start([](Job&) { return Done(); }, options);
+    std::this_thread::sleep_for(500ms);
+    EXPECT_EQ(counts().completed, before);
+    EXPECT_EQ(worker.stats().errors, 0U);
+    ASSERT_TRUE(client_->command("DEL", "emq:{work}:limiter").get());
+    EXPECT_TRUE(eventually([&] { return counts().completed == before + 1; }, 2s)) << "lifted";
+    ASSERT_TRUE(client_->command("HSET", "emq:{work}:meta", "max", "100").get());
+    EXPECT_TRUE(eventually([&] { return counts().completed == before + 3; }, 2s)) << "raised";
+    worker.stop();
+  }
+}
+
 }  // namespace
 }  // namespace echomq::test
