@@ -89,6 +89,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     bool outbox = false;
     bool repeats = false;
     Milliseconds next{0};
+    std::vector<std::string> lanes;  ///< whose count of jobs in flight is wrong
   };
 
   /// The claim that waits behind the BLPOP.
@@ -235,6 +236,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void upkeep();
   void sweep();
   void fire();
+  void mend_lane(const std::string& lane);
   void deliver();
   void tell_delivered(const Delivered& pass);
   void tell_fallen(const std::vector<queue::FallenParent>& parents);

@@ -23,6 +23,10 @@ namespace {
 constexpr std::uint32_t kUpkeepBite = 100;
 /// How far apart workers that wait for the same due job ask for it.
 constexpr Milliseconds kDueSpread{3};
+/// How often a worker that does not sleep moves due jobs: nobody tells it of those that others schedule.
+constexpr Milliseconds kBusyPromote{250};
+/// Jobs in flight that are counted to put a lane's count right: about a millisecond of the server's time.
+constexpr std::string_view kMostCounted = "700";
 /// The outbox is looked at again so soon after it gave something: children of one flow tend to end together.
 constexpr Milliseconds kOutboxFirst{20};
 
@@ -77,8 +81,10 @@ void Engine::upkeep() {
   const std::string sweeps = std::to_string(options_.sweep_period.count());
   const std::string outbox = std::to_string(options_.outbox_period.count());
   const std::string repeats = std::to_string(options_.repeat_period.count());
-  const std::array<std::string_view, 4> keys = {keys_.upkeep(), keys_.active(), keys_.flow_outbox(), keys_.repeat()};
-  const std::array<std::string_view, 3> arguments = {sweeps, outbox, repeats};
+  const std::string rows = std::string(keys_.base()) + "job:";
+  const std::array<std::string_view, 5> keys = {keys_.upkeep(), keys_.active(), keys_.flow_outbox(), keys_.repeat(),
+                                                keys_.gactive()};
+  const std::array<std::string_view, 4> arguments = {sweeps, outbox, repeats, rows};
   auto decode = [](const wire::Answer& answer) -> Result<Turn> {
     std::array<std::int64_t, 4> numbers{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -87,7 +93,11 @@ void Engine::upkeep() {
         return fail(Errc::protocol_error, "the reply of script upkeep is not four integers");
       numbers[i] = *number;
     }
-    return Turn{numbers[0] != 0, numbers[1] != 0, numbers[2] != 0, Milliseconds{numbers[3]}};
+    Turn turn{numbers[0] != 0, numbers[1] != 0, numbers[2] != 0, Milliseconds{numbers[3]}, {}};
+    const auto& lanes = answer.view.at(4);
+    for (std::size_t i = 0; i < lanes.size(); ++i)
+      turn.lanes.emplace_back(lanes.at(i).as_text().value_or(std::string_view()));
+    return turn;
   };
   when(core_->eval<Turn>(upkeep, keys, arguments, {.repeat = Repeat::unsafe}, decode),
        [this](const Result<Turn>& answer) {
@@ -105,9 +115,32 @@ void Engine::upkeep() {
            deliver();
          if (answer->repeats)
            fire();
+         for (const std::string& lane : answer->lanes)
+           mend_lane(lane);
          // Not all workers at once: the first one does it, the others come later and find it done.
          const Milliseconds wait = std::clamp(answer->next, Milliseconds{1}, options_.sweep_period);
          alarms_.set(Alarm::upkeep, now_ + wait + at_random(wait / 4));
+       });
+}
+
+void Engine::mend_lane(const std::string& lane) {
+  if (closed_)
+    return;
+  static const script::ScriptSource& mend = *script::find_script("lane_mend");
+  const std::array<std::string_view, 6> keys = {keys_.active(), keys_.gactive(), keys_.ring(),
+                                                keys_.paused(), keys_.glimit(),  keys_.wake()};
+  const std::array<std::string_view, 3> arguments = {keys_.base(), lane, kMostCounted};
+  auto decode = [](const wire::Answer& answer) -> Result<std::string> {
+    return std::string(answer.view.at(0).as_text().value_or("nothing")) + " said, " +
+           std::to_string(answer.view.at(1).as_integer().value_or(-1)) + " in flight";
+  };
+  when(core_->eval<std::string>(mend, keys, arguments, {.repeat = Repeat::safe}, decode),
+       [this, lane](const Result<std::string>& answer) {
+         if (!answer)
+           return call_failed(answer.error(), "lane_mend");
+         log(LogLevel::warning, "worker_lane_mended", nullptr, lane + ": " + *answer);
+         if (!stopping_)
+           new_work();
        });
 }
 

@@ -228,5 +228,20 @@ TEST_F(WorkerEdges, ARateThatIsRaisedOrLiftedIsNoticedAtTheBeat) {
   }
 }
 
+// A peer's `delay` of a lane's job leaves the count one too high: at its ceiling the lane would get nothing any more.
+TEST_F(WorkerEdges, ALaneWhoseCountIsWrongIsMendedByWhoeverHasTheSweepsTurn) {
+  const LaneId tenant = lane();
+  ASSERT_TRUE(queue_->limit_lane(tenant, 1).get());
+  ASSERT_TRUE(client_->command("HSET", "emq:{work}:gactive", tenant.text(), "1").get());
+  enqueue("x", {.lane = tenant});
+  ASSERT_EQ(integer("LLEN", "emq:{work}:ring"), 0) << "the lane counts as full";
+  WorkerOptions options = quick_options();
+  options.sweep_period = 200ms;
+  Worker worker = start([](Job&) { return Done(); }, options);
+  EXPECT_TRUE(eventually([&] { return counts().completed == 1; }, 5s));
+  EXPECT_TRUE(eventually([&] { return integer("EXISTS", "emq:{work}:gactive") == 0; }));
+  EXPECT_EQ(worker.stats().errors, 0U);
+}
+
 }  // namespace
 }  // namespace echomq::test

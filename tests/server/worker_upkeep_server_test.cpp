@@ -20,13 +20,13 @@ class WorkerUpkeep : public WorkerTest {
  protected:
   /// The first three numbers of the script's reply: whose turn sweep, outbox and repeats are.
   [[nodiscard]] std::vector<std::int64_t> ask(const std::string& period) {
-    const Value reply =
-        client_
-            ->command("EVAL", script::find_script("upkeep")->source, "4", "emq:{work}:upkeep", "emq:{work}:active",
-                      "emq:{work}:flow:outbox", "emq:{work}:repeat", period, period, period)
-            .get()
-            .value();
-    if (reply.size() != 4)
+    const Value reply = client_
+                            ->command("EVAL", script::find_script("upkeep")->source, "5", "emq:{work}:upkeep",
+                                      "emq:{work}:active", "emq:{work}:flow:outbox", "emq:{work}:repeat",
+                                      "emq:{work}:gactive", period, period, period, "emq:{work}:job:")
+                            .get()
+                            .value();
+    if (reply.size() != 5)
       return {};
     return {*reply[0].as_integer(), *reply[1].as_integer(), *reply[2].as_integer()};
   }
@@ -52,11 +52,11 @@ TEST_F(WorkerUpkeep, TheFirstWhoAsksInAPeriodHasTheTurnForWhatIsThere) {
 
 TEST_F(WorkerUpkeep, BadPeriodsAreRefusedAndNothingIsWritten) {
   for (const char* period : {"0", "-1", "x", "inf", "nan", ""}) {
-    const auto reply =
-        client_
-            ->command("EVAL", script::find_script("upkeep")->source, "4", "emq:{work}:upkeep", "emq:{work}:active",
-                      "emq:{work}:flow:outbox", "emq:{work}:repeat", "1000", period, "1000")
-            .get();
+    const auto reply = client_
+                           ->command("EVAL", script::find_script("upkeep")->source, "5", "emq:{work}:upkeep",
+                                     "emq:{work}:active", "emq:{work}:flow:outbox", "emq:{work}:repeat",
+                                     "emq:{work}:gactive", "1000", period, "1000", "emq:{work}:job:")
+                           .get();
     const std::string text = reply ? reply->to_string() : reply.error().message();
     EXPECT_THAT(text, HasSubstr("periods must be positive numbers")) << period;
   }
