@@ -15,6 +15,12 @@ namespace {
 
 class WorkerIdle : public WorkerTest {
  protected:
+  /// A claim waits behind the BLPOP for 10 s: what is begun sooner was told by a token.
+  [[nodiscard]] static WorkerOptions long_rides() {
+    WorkerOptions options = quick_options();
+    options.lease = 30s;
+    return options;
+  }
   /// Enqueues one job at a time on an idle worker; microseconds from the call to the handler, ascending.
   std::vector<double> pick_ups(int count, const EnqueueOptions& how) {
     std::atomic<std::int64_t> begun{0};
@@ -153,7 +159,7 @@ TEST_F(WorkerIdle, AJobEnqueuedWhileTheLinkWasDownIsFoundAfterTheReconnect) {
 
 TEST_F(WorkerIdle, APausedQueueGivesNothingAndAResumeIsNoticedAtOnce) {
   ASSERT_TRUE(queue_->pause().get());
-  Worker worker = start([](Job&) { return Done(); });
+  Worker worker = start([](Job&) { return Done(); }, long_rides());
   ASSERT_TRUE(eventually([&] { return parked(1); }));
   enqueue();
   enqueue("x", {.lane = lane()});
@@ -178,7 +184,7 @@ TEST_F(WorkerIdle, AResumeByAPeerThatPushesNoTokenIsNoticedAtTheBeat) {
 
 // Case 21: "UNBLOCKED ... instance state changed" ended the loop.
 TEST_F(WorkerIdle, UnblockWithAnErrorDoesNotEndTheLoop) {
-  Worker worker = start([](Job&) { return Done(); });
+  Worker worker = start([](Job&) { return Done(); }, long_rides());
   ASSERT_TRUE(eventually([&] { return parked(1); }));
   const auto blocked = [&] {
     std::vector<std::string> ids;
