@@ -202,6 +202,7 @@ void Engine::ridden(std::size_t asked, const Ride& ride, Result<queue::Exchanged
   }
   if (answer->gate == queue::Gate::late) {
     dry_ = dry_ && !token_owed_;  // whom the token was for must claim by itself; without one a look will do
+    by_beat_ = dry_ && !looking_;
     return;
   }
   ++rides_ended_;

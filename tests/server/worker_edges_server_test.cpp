@@ -228,6 +228,29 @@ TEST_F(WorkerEdges, ARateThatIsRaisedOrLiftedIsNoticedAtTheBeat) {
   }
 }
 
+// Its claims wait behind the BLPOP for less than a beat.
+TEST_F(WorkerEdges, TheBeatAdaptsToUntoldWorkWhereARideIsShorter) {
+  WorkerOptions options = quick_options();
+  options.lease = 3s;
+  options.beat = 10s;
+  std::atomic<int> begun{0};
+  Worker worker = start([&](Job&) { return ++begun, Done(); }, options);
+  enqueue();
+  ASSERT_TRUE(eventually([&] { return begun == 1; }));
+  std::vector<std::int64_t> waits;
+  for (int i = 0; i < 8; ++i) {
+    std::this_thread::sleep_for(50ms);
+    ASSERT_TRUE(eventually([&] { return parked(1); }));
+    const auto sent = Clock::now();
+    admit_untold("x");
+    ASSERT_TRUE(eventually([&] { return begun == i + 2; }, 8s));
+    waits.push_back(since(sent).count());
+    std::printf("%lld ms ", static_cast<long long>(waits.back()));
+  }
+  std::printf("\n");
+  EXPECT_LE(waits.back(), bound(400ms).count()) << "a ride is 1,250 ms";
+}
+
 // A peer's `delay` of a lane's job leaves the count one too high: at its ceiling the lane would get nothing any more.
 TEST_F(WorkerEdges, ALaneWhoseCountIsWrongIsMendedByWhoeverHasTheSweepsTurn) {
   const LaneId tenant = lane();
