@@ -142,7 +142,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void pause_claims(Milliseconds pause);
   [[nodiscard]] bool may_claim() const { return !stopping_ && !claims_paused_ && !parked_ && !dry_ && !sick(); }
   [[nodiscard]] bool sick() const { return leaked_ >= options_.max_leaked; }
-  [[nodiscard]] bool full() const { return gather_ ? gather_full() : handed_ >= options_.concurrency; }
+  [[nodiscard]] bool full() const { return gather_ ? gather_full() : handed_ >= slots(); }
+  [[nodiscard]] std::size_t slots() const {
+    return options_.concurrency - std::min<std::size_t>(stuck_, options_.concurrency);
+  }
   [[nodiscard]] std::size_t room() const;
   /// Settles, and claims, of one call.
   [[nodiscard]] std::size_t bite() const;
@@ -298,6 +301,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::size_t claims_ = 0;        ///< of those, the ones that claim
   std::size_t prefetch_ = 0;      ///< jobs beyond the slots
   std::size_t leaked_ = 0;        ///< handlers that were given up and still run
+  std::size_t stuck_ = 0;         ///< of those, the ones whose thread could not be replaced: each takes a slot
   Clock::duration round_trip_{};  ///< of an exchange, a moving average
   bool lanes_first_ = false;
   bool dry_ = false;          ///< the last claim found nothing more

@@ -93,7 +93,8 @@ void Engine::batch_ended(const JobState& carrier) {
   BatchRun& batch = *carrier.batch;
   if (batch.leaked) {
     leak_returned(batch.members.front());
-  } else {
+  }
+  if (!batch.leaked || batch.keeps_slot) {
     --batches_;
     count_batches();
   }
@@ -116,8 +117,9 @@ void Engine::give_up_batch(BatchRun& batch) {
   if (awaited || batch.leaked)
     return;
   batch.leaked = true;
-  (void)pool_->abandon(batch.carrier);
-  --batches_;
+  batch.keeps_slot = pool_->abandon(batch.carrier) == HandlerPool::Abandoned::stuck;
+  if (!batch.keeps_slot)
+    --batches_;
   count_batches();
   leaks(batch.members.front());
 }

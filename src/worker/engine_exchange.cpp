@@ -47,7 +47,7 @@ std::size_t Engine::bite() const {
 std::size_t Engine::room() const {
   if (gather_)
     return held_.size() + asked_ < gather_most() + kMostUnsettled ? gather_room() : 0;
-  const std::size_t most = options_.concurrency + prefetch_;
+  const std::size_t most = slots() + prefetch_;
   const std::size_t taken = handed_ + asked_;
   if (taken >= most || held_.size() + asked_ >= most + kMostUnsettled)
     return 0;

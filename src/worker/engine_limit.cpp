@@ -134,7 +134,11 @@ void Engine::give_up(const JobPtr& job) {
   if (held.batch) {
     give_up_batch(*held.batch);
   } else {
-    (void)pool_->abandon(job.get());
+    held.keeps_slot = pool_->abandon(job.get()) == HandlerPool::Abandoned::stuck;
+    if (held.keeps_slot) {
+      ++stuck_;
+      watch_queued();
+    }
     leaks(job);
   }
   if (held.lost) {
@@ -182,14 +186,14 @@ void Engine::note_end(const Outcome& outcome) {
 }
 
 void Engine::watch_queued() {
-  if (!gather_ && handed_ > options_.concurrency && !alarms_.pending(Alarm::queued)) {
+  if (!gather_ && handed_ > slots() && !alarms_.pending(Alarm::queued)) {
     begun_then_ = pool_->begun();
     alarms_.set(Alarm::queued, now_ + kLongestQueued);
   }
 }
 
 void Engine::return_queued() {
-  if (stopping_ || handed_ <= options_.concurrency)
+  if (stopping_ || handed_ <= slots())
     return;
   if (pool_->begun() != begun_then_) {
     watch_queued();

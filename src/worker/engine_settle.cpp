@@ -87,8 +87,11 @@ void Engine::ended(Ended run) {
     batch_ended(*run.job);
     return;
   }
-  if (run.job->held.leaked)
+  if (run.job->held.leaked) {
+    if (std::exchange(run.job->held.keeps_slot, false))
+      --stuck_;
     leak_returned(run.job);
+  }
   if (!run.job->held.leaked || run.job->held.late)
     run_ended(run.job, std::move(run.outcome));
 }

@@ -38,6 +38,7 @@ struct BatchRun {
   std::size_t left;               ///< members whose settle is not answered
   JobState* carrier = nullptr;    ///< names the run to the pool
   bool leaked = false;            ///< its thread was given up
+  bool keeps_slot = false;        ///< and no other could take its place
 };
 
 class Gather {

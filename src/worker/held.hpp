@@ -49,6 +49,8 @@ struct Held {
   bool in_grace = false;
   /// Its handler did not return within the grace and was given up; the job is settled without it.
   bool leaked = false;
+  /// No thread could take its handler's place: the slot is free when it has returned.
+  bool keeps_slot = false;
   /// But its lease was lost before: somebody else may have the job, and what the handler comes to is told all the same.
   bool late = false;
   /// Somebody wanted it ended, and that was told.

@@ -229,8 +229,10 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
     std::shared_ptr<JobState> job;
     {
       std::unique_lock lock(state->mutex);
-      if (seat.abandoned)
+      if (seat.abandoned) {
+        state->seats.remove_if([&seat](const Seat& its) { return &its == &seat; });
         return;
+      }
       while (!state->closed && state->idle() && !job) {
         if (state->lent && !state->attending) {
           job = state->attend(lock);
@@ -318,25 +320,25 @@ bool HandlerPool::withdraw(const JobState* job) {
   return state_->waiting.remove(job);
 }
 
-bool HandlerPool::abandon(JobState* job) {
+HandlerPool::Abandoned HandlerPool::abandon(JobState* job) {
   const std::lock_guard lock(state_->mutex);
   if (state_->leave_slot(*job))
     state_->wake_one();
   if (state_->closed)
-    return false;
+    return Abandoned::nobody;
   const auto seat = std::find_if(state_->seats.begin(), state_->seats.end(), [job](const State::Seat& its) {
     return its.runs.load(std::memory_order_acquire) == job && !its.abandoned;
   });
   if (seat == state_->seats.end())
-    return false;
+    return Abandoned::nobody;
   try {
     State::add_seat(state_);
   } catch (const std::system_error&) {
-    return false;
+    return Abandoned::stuck;
   }
   seat->abandoned = true;
   seat->thread.detach();
-  return true;
+  return Abandoned::replaced;
 }
 
 std::chrono::nanoseconds HandlerPool::mean_run() const noexcept {
@@ -344,6 +346,11 @@ std::chrono::nanoseconds HandlerPool::mean_run() const noexcept {
 }
 
 std::uint64_t HandlerPool::begun() const noexcept { return state_->begun.load(std::memory_order_relaxed); }
+
+std::size_t HandlerPool::seats() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->seats.size();
+}
 
 std::size_t HandlerPool::shutdown() {
   std::vector<std::thread> idle;

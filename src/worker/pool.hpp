@@ -53,14 +53,20 @@ class HandlerPool {
   static void begin_here(std::shared_ptr<JobState> job) noexcept;
   /// Takes a job back that no thread has begun. False when it runs or has ended.
   [[nodiscard]] bool withdraw(const JobState* job);
+  enum class Abandoned : std::uint8_t {
+    replaced,  ///< another thread has its place
+    nobody,  ///< no thread runs it: a coroutine that is suspended, whose slot is free from now on, or nothing any more
+    stuck,   ///< the system gives no thread: its place is taken until the handler returns
+  };
   /// Lets the thread go that runs this job's handler, and starts another in its place. What the handler comes to is
-  /// still told. False when no thread runs it (a coroutine that is suspended, whose slot is free from now on), or the
-  /// system gives no thread.
-  bool abandon(JobState* job);
+  /// still told.
+  [[nodiscard]] Abandoned abandon(JobState* job);
   /// How long a run takes, a moving average; zero before the first has ended.
   [[nodiscard]] std::chrono::nanoseconds mean_run() const noexcept;
   /// How many runs have begun.
   [[nodiscard]] std::uint64_t begun() const noexcept;
+  /// Threads, with those whose handlers were given up and still run.
+  [[nodiscard]] std::size_t seats() const;
   /// Ends the threads: joins the idle ones and lets the busy ones go. Gives how many handlers still run. Idempotent.
   std::size_t shutdown();
 

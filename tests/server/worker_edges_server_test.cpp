@@ -266,5 +266,68 @@ TEST_F(WorkerEdges, ALaneWhoseCountIsWrongIsMendedByWhoeverHasTheSweepsTurn) {
   EXPECT_EQ(worker.stats().errors, 0U);
 }
 
+/// No thread can be started: its stack would not fit.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_init(&attributes_);
+    pthread_getattr_default_np(&attributes_);
+    pthread_attr_getstacksize(&attributes_, &before_);
+    pthread_attr_setstacksize(&attributes_, std::size_t{1} << 47U);
+    failed_ = pthread_setattr_default_np(&attributes_) != 0;
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+  ~NoThreads() {
+    pthread_attr_setstacksize(&attributes_, before_);
+    pthread_setattr_default_np(&attributes_);
+    pthread_attr_destroy(&attributes_);
+  }
+  [[nodiscard]] bool failed() const { return failed_; }
+
+ private:
+  pthread_attr_t attributes_{};
+  std::size_t before_ = 0;
+  bool failed_ = false;
+};
+
+TEST_F(WorkerEdges, AHandlerThatNoThreadCanReplaceKeepsItsSlot) {
+  struct Shared {
+    std::atomic<bool> go{false};
+    std::atomic<int> others{0};
+  };
+  const auto shared = std::make_shared<Shared>();
+  WorkerOptions options = quick_options();
+  options.timeout = 200ms;
+  options.stop_patience = 50ms;
+  options.max_attempts = 1;
+  const JobId stuck = enqueue("stuck");
+  Worker worker = start(
+      [shared](Job& job) {
+        if (job.payload() == "stuck") {
+          while (!shared->go)
+            std::this_thread::sleep_for(1ms);
+        } else {
+          ++shared->others;
+        }
+        return Done();
+      },
+      options);
+  {
+    const NoThreads none;
+    ASSERT_FALSE(none.failed());
+    ASSERT_TRUE(eventually([&] { return state(stuck) == JobState::dead; }));
+    EXPECT_EQ(worker.stats().leaked, 1U);
+    enqueue("other");
+    std::this_thread::sleep_for(500ms);
+    EXPECT_EQ(shared->others, 0);
+    EXPECT_EQ(counts().active, 0) << "others can have it";
+    EXPECT_EQ(counts().pending, 1);
+  }
+  shared->go = true;
+  EXPECT_TRUE(eventually([&] { return shared->others == 1; })) << "its slot is free again";
+  EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
+}
+
 }  // namespace
 }  // namespace echomq::test

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <coroutine>
@@ -162,9 +163,9 @@ TEST(HandlerPool, AThreadThatIsGivenUpIsReplaced) {
   submit(**pool, stuck);
   begun.get_future().wait();
   submit(**pool, other);
-  EXPECT_FALSE((*pool)->abandon(other.get())) << "it waits for a thread";
-  EXPECT_TRUE((*pool)->abandon(stuck.get()));
-  EXPECT_FALSE((*pool)->abandon(stuck.get()));
+  EXPECT_EQ((*pool)->abandon(other.get()), HandlerPool::Abandoned::nobody) << "it waits for a thread";
+  EXPECT_EQ((*pool)->abandon(stuck.get()), HandlerPool::Abandoned::replaced);
+  EXPECT_EQ((*pool)->abandon(stuck.get()), HandlerPool::Abandoned::nobody);
   std::vector<Ended> ended = wait_for(*inbox, 1);
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended[0].outcome.text, "other");
@@ -172,6 +173,45 @@ TEST(HandlerPool, AThreadThatIsGivenUpIsReplaced) {
   ended = wait_for(*inbox, 1);
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended[0].outcome.text, "stuck") << "what it comes to is still told";
+  for (const auto until = Clock::now() + 10s; (*pool)->seats() > 1 && Clock::now() < until;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ((*pool)->seats(), 1U) << "its thread has ended";
+}
+
+TEST(HandlerPool, AHandlerWhoseThreadCannotBeReplacedIsToldToBe) {
+  auto inbox = std::make_shared<Inbox>();
+  std::promise<void> begun, go;
+  auto pool = HandlerPool::start(
+      1,
+      [&](Job& seen) {
+        if (seen.payload() == "stuck") {
+          begun.set_value();
+          go.get_future().wait();
+        }
+        return echomq::Done(std::string(seen.payload()));
+      },
+      inbox, nullptr);
+  ASSERT_TRUE(pool);
+  const auto stuck = job("stuck");
+  submit(**pool, stuck);
+  begun.get_future().wait();
+  // No thread can be started: its stack would not fit.
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_getattr_default_np(&attributes), 0);
+  std::size_t before = 0;
+  ASSERT_EQ(pthread_attr_getstacksize(&attributes, &before), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::size_t{1} << 47U), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);
+  EXPECT_EQ((*pool)->abandon(stuck.get()), HandlerPool::Abandoned::stuck);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, before), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);
+  pthread_attr_destroy(&attributes);
+  EXPECT_EQ((*pool)->seats(), 1U);
+  submit(**pool, job("other"));
+  go.set_value();
+  const std::vector<Ended> ended = wait_for(*inbox, 2);
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_EQ(ended[1].outcome.text, "other") << "its thread goes on with the next job";
 }
 
 echomq::Task<Outcome> echo_later(Job& seen) { co_return echomq::Done(std::string(seen.payload())); }
@@ -239,7 +279,7 @@ TEST(HandlerPool, ACoroutineBeginsWhenThereIsASlot) {
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(inside, 2);
   EXPECT_TRUE((*pool)->withdraw(jobs.back().get())) << "what waits can be taken back";
-  EXPECT_FALSE((*pool)->abandon(jobs[0].get())) << "no thread runs it";
+  EXPECT_EQ((*pool)->abandon(jobs[0].get()), HandlerPool::Abandoned::nobody) << "no thread runs it";
   const auto three = [&] {
     while (inside < 3 && Clock::now() < until)
       std::this_thread::sleep_for(1ms);
