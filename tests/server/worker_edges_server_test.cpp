@@ -329,5 +329,74 @@ TEST_F(WorkerEdges, AHandlerThatNoThreadCanReplaceKeepsItsSlot) {
   EXPECT_TRUE(eventually([&] { return worker.stats().leaked == 0; }));
 }
 
+// What is promised of bites holds for each script of upkeep: a millisecond of the server's time at most.
+TEST_F(WorkerEdges, TheBitesOfUpkeepAreBounded) {
+  const auto expect_short = [&](std::string_view script, std::size_t least) {
+    std::vector<std::int64_t> bites = runs_of(script);
+    ASSERT_GE(bites.size(), least) << script;
+    std::sort(bites.begin(), bites.end());
+    std::printf("%s: %zu bites, median %lld us, longest %lld us\n", std::string(script).c_str(), bites.size(),
+                static_cast<long long>(bites[bites.size() / 2]), static_cast<long long>(bites.back()));
+    EXPECT_LE(bites[bites.size() / 2], 1'000 * bound(1ms).count()) << script;
+  };
+  // Expired leases of lanes, half of them for the last time.
+  const LaneId tenant = lane();
+  for (int i = 0; i < 2'000; ++i)
+    queue_->enqueue("x", {.lane = tenant}).detach();
+  ASSERT_TRUE(
+      eventually([&] { return integer("ZCARD", "emq:{work}:g:" + std::string(tenant.text()) + ":pending") == 2'000; }));
+  for (int i = 0; i < 2; ++i)
+    ASSERT_EQ(queue_->claim_lane_batch({.size = 1'000, .lease = 1ms, .deadline = {}}).get().value().size(), 1'000U);
+  std::this_thread::sleep_for(5ms);
+  log_commands();
+  for (int i = 0; i < 20; ++i)
+    EXPECT_TRUE(queue_->sweep_stalled({.max_stalled = i % 2 == 0 ? 1U : 3U, .limit = 100}).get());
+  expect_short("sweep_stalled", 20);
+  EXPECT_EQ(counts().active, 0);
+  // Counts of lanes: 500 jobs in flight, and a hundred wrong counts.
+  ASSERT_EQ(queue_->claim_lane_batch({.size = 500, .lease = 1h, .deadline = {}}).get().value().size(), 500U);
+  for (int i = 0; i < 100; ++i)
+    ASSERT_TRUE(client_->command("HSET", "emq:{work}:gactive", lane().text(), "1").get());
+  log_commands();
+  const auto upkeep = script::find_script("upkeep");
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(client_->command("SCRIPT", "LOAD", upkeep->source).get());
+    ASSERT_TRUE(client_->command("DEL", "emq:{work}:upkeep").get());
+    const Value reply =
+        client_
+            ->command("EVALSHA", upkeep->sha1, "5", "emq:{work}:upkeep", "emq:{work}:active", "emq:{work}:flow:outbox",
+                      "emq:{work}:repeat", "emq:{work}:gactive", "1000", "1000", "1000", "emq:{work}:job:")
+            .get()
+            .value();
+    ASSERT_EQ(reply.size(), 5U) << reply.to_string();
+    EXPECT_GE(reply[4].size(), 99U) << "any hundred of them, one of which may be the sound one";
+  }
+  expect_short("upkeep", 20);
+  // Repeats.
+  for (int i = 0; i < 1'000; ++i)
+    queue_->register_repeat("r" + std::to_string(i), {.every = 1h, .payload = "tick"}).detach();
+  ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{work}:repeat") == 1'000; }));
+  log_commands();
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(queue_->fire_repeats(100).get().value(), 100);
+  expect_short("repeat_fire", 10);
+  // Deaths of children elsewhere.
+  std::vector<FlowJob> children(200);
+  for (FlowJob& child : children) {
+    child.queue = QueueName{"below"};
+    child.payload = "x";
+  }
+  FlowJob root;
+  root.children = children;
+  ASSERT_TRUE(Flow(*queue_).add(root).get());
+  log_commands();
+  WorkerOptions options = quick_options(4);
+  options.outbox_period = 50ms;
+  Worker below = start_on(client_->queue("below"), [](Job&) { return Dead("no luck"); }, options);
+  ASSERT_TRUE(eventually([&] { return below.stats().delivered == 200; }));
+  below.stop();
+  expect_short("flow_fail_deliver", 200);
+}
+
 }  // namespace
 }  // namespace echomq::test
