@@ -204,8 +204,9 @@ void Engine::taken(TimePoint at, queue::Exchanged& answer, bool crossed, const J
   counters_.claimed.fetch_add(answer.jobs.size(), std::memory_order_relaxed);
   if (answer.gate == queue::Gate::rate && !stopping_) {
     pause_claims(Milliseconds{0});
-    // No longer than a beat, since an operator may open the window; and not all workers at once.
-    alarms_.set(Alarm::claim, now_ + std::clamp(answer.wait, Milliseconds{1}, options_.beat) + at_random(kRateSpread));
+    // No longer than a beat, since an operator may open the window; past its last millisecond, and not all workers at once.
+    alarms_.set(Alarm::claim, now_ + std::clamp(answer.wait, Milliseconds{0}, options_.beat) + Milliseconds{1} +
+                                  at_random(kRateSpread));
   } else {
     // Nothing was left behind; or nothing came at all, whatever else the answer says. Jobs that were too old did come.
     dry_ = (answer.jobs.empty() && answer.expired == 0) || answer.gate != queue::Gate::open || !answer.more;

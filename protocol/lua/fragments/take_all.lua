@@ -14,8 +14,9 @@ end
 if allowed > 0 and window > 0 then
   local left = math.ceil(window - used)
   if left <= 0 then   -- a counter without an end does not count
-    until_open = math.max(0, call('PTTL', p .. 'limiter'))
-    left = until_open > 0 and 0 or math.ceil(window)
+    until_open = call('PTTL', p .. 'limiter')   -- 0 in its last millisecond, in which it still counts
+    left = until_open >= 0 and 0 or math.ceil(window)
+    until_open = math.max(0, until_open)
   end
   if left < allowed then gate, allowed = 3, left end
 end
