@@ -255,6 +255,20 @@ using LoadBytesTask = std::function<Task<Result<std::optional<Loaded<std::string
 
 namespace detail {
 
+/// What a codec gives. What it throws is `codec_failed`, but for `std::bad_alloc`, which goes on.
+template <typename T, typename Call>
+[[nodiscard]] Result<T> of_codec(Call&& call) {
+  try {
+    return std::forward<Call>(call)();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return fail(Errc::codec_failed, error.what());
+  } catch (...) {
+    return fail(Errc::codec_failed, "an exception that is not a std::exception");
+  }
+}
+
 /// Whoever waits for an answer of a table; told exactly once, on any thread.
 class CacheWaiter {
  public:
@@ -413,8 +427,8 @@ struct CacheCodec<std::string> {
   [[nodiscard]] static Result<std::string> decode(std::string bytes) { return bytes; }
 };
 
-/// A table of `T`. As `ByteCache`, with a codec before and behind it; what the codec refuses, or throws, is `codec_failed` or
-/// whatever error it gives.
+/// A table of `T`. As `ByteCache`, with a codec before and behind it; what the codec refuses is `codec_failed` or
+/// whatever error it gives, and what it throws is `codec_failed` too (but for `std::bad_alloc`).
 template <typename T, typename Codec = CacheCodec<T>>
 class Cache {
  public:
@@ -538,21 +552,8 @@ class Cache {
  private:
   explicit Cache(ByteCache bytes) noexcept : bytes_(std::move(bytes)) {}
   using LoadedBytes = Result<std::optional<Loaded<std::string>>>;
-  /// A codec's work, as `encode_payload` and `decode_payload` do it.
-  template <typename Work>
-  [[nodiscard]] static std::invoke_result_t<Work> guarded(const Work& work) {
-    try {
-      return work();
-    } catch (const std::bad_alloc&) {
-      throw;
-    } catch (const std::exception& error) {
-      return fail(Errc::codec_failed, error.what());
-    } catch (...) {
-      return fail(Errc::codec_failed, "an exception that is not a std::exception");
-    }
-  }
   [[nodiscard]] static Result<std::string> encode(const T& value) {
-    return guarded([&]() -> Result<std::string> { return Codec::encode(value); });
+    return detail::of_codec<std::string>([&]() -> Result<std::string> { return Codec::encode(value); });
   }
   [[nodiscard]] static LoadedBytes encode_loaded(Result<std::optional<Loaded<T>>> loaded) {
     if (!loaded)
@@ -575,7 +576,7 @@ class Cache {
     Cached<T> out{std::nullopt, bytes.version, bytes.from, bytes.age};
     if (!bytes.value)
       return out;
-    Result<T> value = guarded([&]() -> Result<T> { return Codec::decode(*std::move(bytes.value)); });
+    Result<T> value = detail::of_codec<T>([&]() -> Result<T> { return Codec::decode(*std::move(bytes.value)); });
     if (!value)
       return std::unexpected<Error>(std::move(value).error());
     out.value.emplace(*std::move(value));
