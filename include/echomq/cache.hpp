@@ -247,7 +247,8 @@ class LoadDone {
   struct State;
   std::shared_ptr<State> state_;
 };
-/// An asynchronous loader: called on a library thread, so it must start the load and return. What it throws becomes `handler_failed`.
+/// An asynchronous loader: called on a library thread, so it must start the load and return. What it throws is
+/// `handler_failed`, unless `done` was answered before.
 using LoadBytesAsync = std::function<void(const BrandedId& id, LoadDone done)>;
 /// A loader that is a coroutine: begins on the client's executor, where also what it awaits continues, and must not block
 /// there. `stop`: as `LoadDone::stop`. What it captures must outlive its runs, of which the table's end does not wait.

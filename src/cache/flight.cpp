@@ -348,15 +348,13 @@ void Table::run_loader(const FlightPointer& flight) {
     flight->not_minted = std::move(minted).error();
   }
   if (asynchronous) {
-    const LoadDone failed = *done;
     try {
-      load_async_(flight->id, *std::move(done));
+      return load_async_(flight->id, *done);
     } catch (const std::exception& thrown) {
-      failed(fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what()));
+      return (*done)(fail(Errc::handler_failed, std::string("the loader threw: ") + thrown.what()));
     } catch (...) {
-      failed(fail(Errc::handler_failed, "the loader threw what is no std::exception"));
+      return (*done)(fail(Errc::handler_failed, "the loader threw what is no std::exception"));
     }
-    return;
   }
   pool_.submit([self = shared_from_this(), flight](LoadPool::Turn turn) {
     if (turn == LoadPool::Turn::dropped)

@@ -36,31 +36,31 @@ struct ThrowingCodec {
 };
 using Notes = Cache<Note, ThrowingCodec>;
 
-[[nodiscard]] std::string said(const Result<Cached<Note>>& answer) {
+[[nodiscard]] std::string note_in(const Result<Cached<Note>>& answer) {
   if (!answer)
     return answer.error().message();
   return answer->value ? answer->value->text : "(absent)";
 }
-constexpr const char* kRefused = "codec failed: no throw";
+constexpr const char* kCodecThrew = "codec failed: no throw";
 
 TEST_F(CacheEdges, WhatADecodeThrowsIsAnError) {
   raw("SET", key(kUserA), frame(kV1, "throw"), "PX", "60000");
   raw("SET", key(kUserB), frame(kV1, "number"), "PX", "60000");
   auto opened = Notes::open(client(), options());
   ASSERT_TRUE(opened);
-  EXPECT_EQ(said(opened->get(kUserA).get()), kRefused) << "of L2";
-  EXPECT_EQ(said(opened->get(kUserA).get()), kRefused) << "of L1";
-  EXPECT_EQ(said(opened->get(kUserB).get()), "codec failed: an exception that is not a std::exception");
+  EXPECT_EQ(note_in(opened->get(kUserA).get()), kCodecThrew) << "of L2";
+  EXPECT_EQ(note_in(opened->get(kUserA).get()), kCodecThrew) << "of L1";
+  EXPECT_EQ(note_in(opened->get(kUserB).get()), "codec failed: an exception that is not a std::exception");
   opened->bytes().flush();
   const std::array<BrandedId, 2> both = {kUserA, kUserB};
   for (int i = 0; i < 2; ++i) {
     const auto many = opened->get_many(both).get();
     ASSERT_TRUE(many);
-    EXPECT_EQ(said((*many)[0]), kRefused);
+    EXPECT_EQ(note_in((*many)[0]), kCodecThrew);
     EXPECT_TRUE((*many)[1].error().is(Errc::codec_failed));
   }
   const auto load = [](const BrandedId&) { return Result<std::optional<Loaded<Note>>>(std::optional<Loaded<Note>>()); };
-  EXPECT_EQ(said(opened->get_or_load(kUserA, load).get()), kRefused);
+  EXPECT_EQ(note_in(opened->get_or_load(kUserA, load).get()), kCodecThrew);
 }
 
 TEST_F(CacheEdges, WhatAnEncodeThrowsIsAnError) {
@@ -71,14 +71,14 @@ TEST_F(CacheEdges, WhatAnEncodeThrowsIsAnError) {
   const auto refused = [](const Result<CachePut>& outcome) {
     return outcome ? std::string("stored") : outcome.error().message();
   };
-  EXPECT_EQ(refused(opened->put(kUserA, {"throw"}).get()), kRefused);
-  EXPECT_EQ(refused(opened->put(kUserA, {"throw"}, CachePutOptions{.ttl = 10s}).get()), kRefused);
+  EXPECT_EQ(refused(opened->put(kUserA, {"throw"}).get()), kCodecThrew);
+  EXPECT_EQ(refused(opened->put(kUserA, {"throw"}, CachePutOptions{.ttl = 10s}).get()), kCodecThrew);
   const std::vector<Notes::PutItem> items = {{kUserA, {"throw"}}, {kUserB, {"good"}}};
   const auto many = opened->put_many(items).get();
   ASSERT_TRUE(many);
-  EXPECT_EQ(refused((*many)[0]), kRefused);
+  EXPECT_EQ(refused((*many)[0]), kCodecThrew);
   EXPECT_EQ(refused((*many)[1]), "stored");
-  EXPECT_EQ(said(opened->get(kUserA).get()), kRefused) << "of what the loader gave";
+  EXPECT_EQ(note_in(opened->get(kUserA).get()), kCodecThrew) << "of what the loader gave";
   EXPECT_EQ(stored(kUserA), "(none)");
 
   auto task =
@@ -86,7 +86,26 @@ TEST_F(CacheEdges, WhatAnEncodeThrowsIsAnError) {
         co_return std::optional<Loaded<Note>>({Note{"throw"}, kV1});
       });
   ASSERT_TRUE(task);
-  EXPECT_EQ(said(task->get(kUserA).get()), kRefused);
+  EXPECT_EQ(note_in(task->get(kUserA).get()), kCodecThrew);
+}
+
+TEST_F(CacheEdges, WhatAnAsynchronousLoaderThrowsIsAnError) {
+  std::atomic<int> calls{0};
+  auto opened = ByteCache::open_async(client(), options(), [&](const BrandedId&, const LoadDone& done) {
+    switch (++calls) {
+      case 1: throw std::runtime_error("no database");
+      case 2: throw 7;  // NOLINT(hicpp-exception-baseclass)
+      default: break;
+    }
+    done(std::optional<Loaded<std::string>>({"alice", kV1}));
+    throw std::runtime_error("too late");
+  });
+  ASSERT_TRUE(opened);
+  EXPECT_EQ(got(*opened, kUserA), "handler failed: the loader threw: no database");
+  EXPECT_EQ(got(*opened, kUserA), "handler failed: the loader threw what is no std::exception");
+  EXPECT_EQ(opened->stats().load_errors, 2U);
+  EXPECT_EQ(got(*opened, kUserA), "alice/fill");
+  EXPECT_EQ(got(*opened, kUserA), "alice/hit");
 }
 
 }  // namespace
