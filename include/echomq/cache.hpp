@@ -119,7 +119,8 @@ enum class Applied : std::uint8_t {
   stale,    ///< L1 has no row, or one at least as new
 };
 
-/// What happens to a miss while the server does not answer.
+/// What happens to a miss while the server does not answer. That this client has too much in flight (`overloaded`) is no
+/// outage: who asks gets that error.
 enum class CacheOutage : std::uint8_t {
   load,  ///< the loader is asked; what it gives is not written to L2
   fail,  ///< the caller gets the error
@@ -363,7 +364,7 @@ class ByteCache {
   [[nodiscard]] bool peek(const BrandedId& id, CachedBytes& into) const noexcept;
   /// L1, else L2 (GETRANGE, PTTL, GET in one write), else the loader and a fill of both. Callers that miss together share one
   /// flight. Key `ecc:{table}:<id>`.
-  /// Errors: also the loader's own, and those of L2 when `outage` says fail.
+  /// Errors: also the loader's own, `overloaded`, and those of L2 when `outage` says fail.
   Reply<CachedBytes> get(const BrandedId& id) const;
   /// As `get`, with a loader of this call in place of the table's: what L1 and L2 lack it loads, on a thread of the table.
   /// Whoever misses the id meanwhile shares that flight, and this call one that is on the way already, with the loader

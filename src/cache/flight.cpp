@@ -283,7 +283,9 @@ void Table::read_one(const FlightPointer& flight, std::span<const Value> replies
 }
 
 void Table::without_l2(const FlightPointer& flight, Error why) {
-  if (options_.outage == CacheOutage::fail || why.is(Errc::client_closed) || !decide_loader(*flight))
+  // Where this client has too much on the way the server is not away: the source is spared as it is.
+  const bool away = !why.is(Errc::client_closed) && !why.is(Errc::overloaded);
+  if (!away || options_.outage == CacheOutage::fail || !decide_loader(*flight))
     return land(flight, {std::unexpected<Error>(std::move(why))});
   counters_.outages.fetch_add(1, std::memory_order_relaxed);
   flight->away = true;

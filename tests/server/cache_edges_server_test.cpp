@@ -108,5 +108,32 @@ TEST_F(CacheEdges, WhatAnAsynchronousLoaderThrowsIsAnError) {
   EXPECT_EQ(got(*opened, kUserA), "alice/hit");
 }
 
+TEST_F(CacheEdges, TheClientsOwnBoundIsNoOutage) {
+  const Client small =
+      open(server().url(), {.max_in_flight = 4, .overflow = Overflow::refuse, .node_lease = NodeLease::never});
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  for (const std::chrono::milliseconds lease : {0ms, 60'000ms}) {
+    CacheOptions with = options();
+    with.load_lease = lease;
+    const ByteCache cache = table(small, with, source.loader());
+    const std::uint64_t outages = cache.stats().outages;
+    server().pause();
+    std::vector<Reply<Value>> waiting;
+    for (int i = 0; i < 4; ++i)
+      waiting.push_back(small.command("PING"));
+    const auto answer = cache.get(kUserA).get();
+    server().resume();
+    ASSERT_FALSE(answer);
+    EXPECT_TRUE(answer.error().is(Errc::overloaded)) << answer.error().message();
+    EXPECT_EQ(source.loads(), 0);
+    EXPECT_EQ(cache.stats().outages, outages);
+    for (Reply<Value>& one : waiting)
+      EXPECT_TRUE(one.get());
+  }
+  const ByteCache cache = table(small, options(), source.loader());
+  EXPECT_EQ(got(cache, kUserA), "alice/fill");
+}
+
 }  // namespace
 }  // namespace echomq::test
