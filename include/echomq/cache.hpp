@@ -462,6 +462,17 @@ class Cache {
     return Cache(*std::move(opened));
   }
 
+  /// What L1 has; empty: not there, expired, or of another kind. Takes no lock, sends nothing. Counts hits, not misses.
+  /// Errors: codec_failed, or whatever error the codec gives.
+  [[nodiscard]] Result<std::optional<Cached<T>>> peek(const BrandedId& id) const {
+    CachedBytes hit;
+    if (!bytes_.peek(id, hit))
+      return std::optional<Cached<T>>();
+    Result<Cached<T>> decoded = decode(std::move(hit));
+    if (!decoded)
+      return std::unexpected<Error>(std::move(decoded).error());
+    return std::optional<Cached<T>>(*std::move(decoded));
+  }
   /// As `ByteCache::get`.
   Reply<Cached<T>> get(const BrandedId& id) const {
     CachedBytes hit;

@@ -135,5 +135,32 @@ TEST_F(CacheEdges, TheClientsOwnBoundIsNoOutage) {
   EXPECT_EQ(got(cache, kUserA), "alice/fill");
 }
 
+TEST_F(CacheEdges, ATypedTableIsPeekedInto) {
+  auto opened = Notes::open(client(), options());
+  ASSERT_TRUE(opened);
+  const Notes& notes = *opened;
+  raw("SET", key(kUserA), frame(kV1, "alice"), "PX", "60000");
+  raw("SET", key(kUserB), frame(kV1, "throw"), "PX", "60000");
+  const auto nothing = notes.peek(kUserA);
+  ASSERT_TRUE(nothing);
+  EXPECT_FALSE(*nothing) << "L2 is not looked at";
+  EXPECT_EQ(note_in(notes.get(kUserA).get()), "alice");
+  const std::uint64_t before = client().stats().commands;
+  const auto there = notes.peek(kUserA);
+  ASSERT_TRUE(there && *there && (*there)->value);
+  EXPECT_EQ((*there)->value->text, "alice");
+  EXPECT_EQ((*there)->version, kV1);
+  EXPECT_EQ((*there)->from, CacheFrom::hit);
+  const auto other_kind = notes.peek(kOrder);
+  ASSERT_TRUE(other_kind);
+  EXPECT_FALSE(*other_kind);
+  EXPECT_EQ(client().stats().commands, before);
+  EXPECT_EQ(notes.stats().misses, 1U);
+  (void)notes.get(kUserB).get();
+  const auto refused = notes.peek(kUserB);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message(), kCodecThrew);
+}
+
 }  // namespace
 }  // namespace echomq::test
