@@ -154,8 +154,8 @@ struct CacheOptions {
   ServeStale serve_stale = ServeStale::never;
   /// How long after its time. 0 to 20 days; positive when `serve_stale` is not never.
   std::chrono::milliseconds stale{0};
-  /// A hit of `get` or `get_many` on a row with less than this share of `ttl` left has it loaded anew, once, and does not
-  /// wait. 0 (never) to 0.9; needs a loader.
+  /// A hit of `get` or `get_many` on a row with less than this share left of the time that it has in L1 (which may be its
+  /// own `ttl`, or what was left in L2) has it loaded anew, once, and does not wait. 0 (never) to 0.9; needs a loader.
   double refresh_ahead = 0;
   /// Whoever waits for a loader that takes longer, or asks until it is back, is answered `handler_failed`; what it brings
   /// is kept all the same, and no second load of the id begins before. 0: no bound.

@@ -134,8 +134,8 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
     }
     if (found) {
       count_hit();
-      if (left < refresh_margin_ && hit.value)
-        refresh_ahead(id);
+      if (near_end(left, hit) && hit.value)
+        refresh_ahead(id, left + static_cast<Ticks>(hit.age.count()));
       waiters[i]->answer(std::move(hit));
     } else if (old) {
       waiters[i]->answer(*std::move(old));
@@ -150,7 +150,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
 }
 
 /// Of a row that is served meanwhile: nobody waits.
-void Table::refresh_ahead(const BrandedId& id) {
+void Table::refresh_ahead(const BrandedId& id, Ticks life) {
   const std::uint64_t value = id.value();
   Shard& shard = shard_of(mix(value));
   FlightPointer flight;
@@ -164,6 +164,10 @@ void Table::refresh_ahead(const BrandedId& id) {
       return;
     flight = start_flight(shard, watch, id);
     flight->ahead = true;
+    // In L2 the row has what L1 was spared by jitter and by its clocks besides.
+    const auto whole = static_cast<double>(life);
+    flight->margin =
+        static_cast<Ticks>(whole * (options_.refresh_ahead + options_.jitter / (1 - options_.jitter))) + 4 * kClockLag;
   }
   counters_.refreshed.fetch_add(1, std::memory_order_relaxed);
   read({&flight, 1}, ReadBy::library);
@@ -270,9 +274,7 @@ void Table::read_one(const FlightPointer& flight, std::span<const Value> replies
   const bool just_came = replies[0].as_text().value_or(std::string_view()) != parsed->version.text();
   const std::int64_t rest = just_came ? 0 : replies[1].as_integer().value_or(0);
   // The row that is to be replaced, unless somebody else has done it already.
-  if (flight->ahead && rest != -1 && !just_came &&
-      rest < static_cast<std::int64_t>(refresh_margin_ + kClockLag) +
-                 static_cast<std::int64_t>(static_cast<double>(options_.ttl.count()) * options_.jitter))
+  if (flight->ahead && rest != -1 && !just_came && rest < static_cast<std::int64_t>(flight->margin))
     return load(flight);
   Outcome outcome{answer_of(parsed->version, parsed->value, CacheFrom::l2), shortened(options_.ttl)};
   // A foreign row without expiry has -1.

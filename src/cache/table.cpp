@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "cache/epoch.hpp"
@@ -131,7 +132,7 @@ Table::Table(std::shared_ptr<client::Core> core, CacheOptions options, LoadBytes
       opened_ms_(time != nullptr ? time->load() : coarse_ms()),
       brand_(brand_of(*BrandedId::encode(options_.kind, 0))),
       hits_(std::make_unique<std::array<Hits, kOwnHits + kSharedHits>>()),
-      refresh_margin_(static_cast<Ticks>(static_cast<double>(options_.ttl.count()) * options_.refresh_ahead)) {
+      refresh_share_(static_cast<Ticks>(std::ceil(options_.refresh_ahead * (1 << kShareBits)))) {
   const std::size_t shards = std::clamp<std::size_t>(options_.l1_bytes / kSmallestShard, 1, kMostShards);
   const std::size_t count = std::bit_floor(shards);
   last_shard_ = static_cast<std::uint32_t>(count - 1);
@@ -186,7 +187,7 @@ void Table::count_hit() noexcept {
 }
 
 bool Table::hit(const BrandedId& id, CachedBytes& into) {
-  if (refresh_margin_ == 0)
+  if (refresh_share_ == 0)
     return peek(id, into);
   if (brand_of(id) != brand_)
     return false;
@@ -197,8 +198,8 @@ bool Table::hit(const BrandedId& id, CachedBytes& into) {
                 &left))
     return false;
   count_hit();
-  if (left < refresh_margin_ && into.value)
-    refresh_ahead(id);
+  if (near_end(left, into) && into.value)
+    refresh_ahead(id, left + static_cast<Ticks>(into.age.count()));
   return true;
 }
 

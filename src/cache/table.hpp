@@ -116,6 +116,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     bool away = false;       // L2 did not answer
     bool elsewhere = false;  // its row has gone ahead of its slot: the node that tells knows nothing of it
     bool ahead = false;      // of a row whose time is not over yet
+    Ticks margin = 0;        // then: a row of L2 with less time left is the one that is to be replaced
     bool late = false;       // its loader is: nobody waits any more
     bool timed = false;      // the loader's deadline runs
 
@@ -209,7 +210,13 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   static void mark_early(Watch& watch) noexcept;
   static void release(Shard& shard, std::uint64_t id);
   [[nodiscard]] std::optional<CachedBytes> stale_row(const BrandedId& id);
-  void refresh_ahead(const BrandedId& id);
+  static constexpr int kShareBits = 16;
+  /// Whether less than its share of the row's time in L1 is left.
+  [[nodiscard]] bool near_end(Ticks left, const CachedBytes& row) const noexcept {
+    return (left << kShareBits) < refresh_share_ * (left + static_cast<Ticks>(row.age.count()));
+  }
+  /// `life`: the whole time of the row in L1.
+  void refresh_ahead(const BrandedId& id, Ticks life);
   [[nodiscard]] FlightPointer start_flight(const Shard& shard, Watch& watch, const BrandedId& id,
                                            std::shared_ptr<const LoadBytes> own_load = {}) const;
   void join_with(const Shard& shard, Watch& watch, const std::shared_ptr<const LoadBytes>& own_load,
@@ -334,7 +341,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   std::atomic<std::uint32_t> generation_{1};
   std::atomic<bool> serving_{false};
   std::atomic<std::uint32_t> lost_generation_{0};  // what L1 had when the subscription was lost; 0: nothing
-  const Ticks refresh_margin_;
+  const Ticks refresh_share_;                      // in 2^-kShareBits
   alignas(64) Counters counters_;
   client::Histogram load_time_;
   client::Histogram lag_;  // of what is heard, since its version was minted

@@ -162,5 +162,34 @@ TEST_F(CacheEdges, ATypedTableIsPeekedInto) {
   EXPECT_EQ(refused.error().message(), kCodecThrew);
 }
 
+TEST_F(CacheEdges, ARowWithATimeOfItsOwnIsRefreshedNearItsOwnEnd) {
+  std::atomic<int> loads{0};
+  const LoadBytes load = [&](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+    return std::optional<Loaded<std::string>>({.value = std::to_string(++loads), .version = std::nullopt, .ttl = 5s});
+  };
+  CacheOptions with = options();
+  with.jitter = 0;
+  with.refresh_ahead = 0.5;
+  const ByteCache cache = table(client(), with, load);
+  const ByteCache other = table(client(), with, load);
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(got(cache, kUserA), "1/fill");
+  EXPECT_EQ(got(other, kUserA), "1/l2");
+  const std::array<BrandedId, 1> one = {kUserA};
+  while (std::chrono::steady_clock::now() - began < 800ms) {
+    ASSERT_EQ(got(cache, kUserA), "1/hit");
+    ASSERT_EQ(got(other, kUserA), "1/hit");
+    ASSERT_EQ(said(cache.get_many(one).get()->front()), "1/hit");
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(cache.stats().refreshed + other.stats().refreshed, 0U);
+  EXPECT_EQ(loads, 1);
+  std::this_thread::sleep_until(began + 2800ms);
+  EXPECT_EQ(got(cache, kUserA), "1/hit") << "and nobody waits";
+  EXPECT_TRUE(eventually([&] { return got(cache, kUserA) == "2/hit"; }));
+  EXPECT_EQ(loads, 2);
+  EXPECT_GT(raw("PTTL", key(kUserA)).as_integer().value_or(0), 3000);
+}
+
 }  // namespace
 }  // namespace echomq::test
