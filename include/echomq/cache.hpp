@@ -157,8 +157,9 @@ struct CacheOptions {
   /// A hit of `get` or `get_many` on a row with less than this share left of the time that it has in L1 (which may be its
   /// own `ttl`, or what was left in L2) has it loaded anew, once, and does not wait. 0 (never) to 0.9; needs a loader.
   double refresh_ahead = 0;
-  /// Whoever waits for a loader that takes longer, or asks until it is back, is answered `handler_failed`; what it brings
-  /// is kept all the same, and no second load of the id begins before. 0: no bound.
+  /// Whoever waits for a loader that takes longer is answered `handler_failed`, and so is who asks until it is back and
+  /// finds nothing in L2 either. What it brings is kept all the same, and no second load of the id begins before. 0: no
+  /// bound.
   std::chrono::milliseconds load_deadline{0};
   /// After a failed load the loader is not asked for that id for so long, twice as long after each further failure, up to
   /// `load_backoff_most`, and never longer; callers get the same error. 0: it is asked each time.

@@ -52,6 +52,17 @@ Table::FlightPointer Table::start_flight(const Shard& shard, Watch& watch, const
   return flight;
 }
 
+/// With the shard's mutex. What somebody else has put meanwhile is in L2.
+Table::FlightPointer Table::start_aside(const Shard& shard, Watch& watch) const {
+  FlightPointer loading = watch.flight;
+  FlightPointer flight = start_flight(shard, watch, loading->id, loading->own_load);
+  flight->aside = true;
+  flight->in_step = false;
+  watch.aside = flight;
+  watch.flight = std::move(loading);
+  return flight;
+}
+
 /// With the shard's mutex: a call with a loader of its own finds a flight on the way.
 void Table::join_with(const Shard& shard, Watch& watch, const std::shared_ptr<const LoadBytes>& own_load,
                       detail::CacheWaiter* waiter) const {
@@ -103,7 +114,6 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
     CachedBytes hit;
     Ticks left = 0;
     bool found = false;
-    bool late = false;
     bool by_its_loader = false;
     std::optional<CachedBytes> old;
     {
@@ -117,15 +127,18 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
           old = stale_row(id);
         Watch& watch = shard.watches[value];
         const bool joins = watch.flight != nullptr;
-        if (joins) {
-          counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
-          late = watch.flight->late;
-          by_its_loader = watch.flight.get() == loads_here;
-        } else {
+        if (!joins) {
           to_read.push_back(start_flight(shard, watch, id, own_load));
+        } else {
+          counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
+          by_its_loader = watch.flight.get() == loads_here;
         }
-        const bool waits = !old && !late && !by_its_loader;
-        if (waits && joins && own_load) {
+        const bool waits = !old && !by_its_loader;
+        if (waits && watch.flight->late) {
+          if (!watch.aside)
+            to_read.push_back(start_aside(shard, watch));
+          watch.aside->waiters.push_back({waiters[i], generation});
+        } else if (waits && joins && own_load) {
           join_with(shard, watch, own_load, waiters[i]);
         } else if (waits) {
           watch.flight->waiters.push_back({waiters[i], generation});
@@ -139,8 +152,6 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
       waiters[i]->answer(std::move(hit));
     } else if (old) {
       waiters[i]->answer(*std::move(old));
-    } else if (late) {
-      waiters[i]->answer(or_stale(id, too_late(options_.load_deadline)));
     } else if (by_its_loader) {
       waiters[i]->answer(fail(Errc::would_deadlock, fmt::format("the loader of {} asks for it", id.text())));
     }
@@ -310,6 +321,8 @@ void Table::refresh(Flight& flight, bool reads_l2) {
 }
 
 void Table::load(const FlightPointer& flight) {
+  if (flight->aside)
+    return land(flight, {too_late(options_.load_deadline)});
   if (!decide_loader(*flight)) {
     counters_.absent.fetch_add(1, std::memory_order_relaxed);
     return land(flight, {CachedBytes{.from = CacheFrom::l2}});
@@ -662,7 +675,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     if (const auto held = shard.l1.version_of(id, now(), generation); found && held && *held < version.value())
       shard.l1.erase(id, now());
     waiters.swap(flight->waiters);
-    watch.flight = nullptr;
+    (flight->aside ? watch.aside : watch.flight) = nullptr;
     if (flight->lease == Flight::Lease::held) {
       gives_back = true;
       flight->lease = Flight::Lease::none;
@@ -686,10 +699,13 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
         (asked_before ? early : late).push_back(waiters[i]);
       }
       if (!late.empty()) {
-        next = start_flight(shard, watch, flight->id, flight->own_load);
-        for (Waiting& one : late)
-          one.generation = next->generation;
-        next->waiters = std::move(late);
+        const bool loads = watch.flight && !watch.flight->late;  // once more, after this one was read
+        if (!loads)
+          next = watch.flight ? start_aside(shard, watch) : start_flight(shard, watch, flight->id, flight->own_load);
+        Flight& joined = loads ? *watch.flight : *next;
+        const std::uint32_t from_now = loads ? generation_.load(std::memory_order_seq_cst) : next->generation;
+        for (const Waiting& one : late)
+          joined.waiters.push_back({one.waiter, from_now});
         waiters = std::move(early);
       }
     }

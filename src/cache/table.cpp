@@ -264,10 +264,12 @@ void Table::heard_version(Shard& shard, const BrandedId& id, std::uint64_t versi
 
 void Table::mark_early(Watch& watch) noexcept {
   // By the first thing heard: who asked after it is owed more than what was read before it, whatever is heard later.
-  if (!watch.flight || watch.flight->marked)
-    return;
-  watch.flight->marked = true;
-  watch.flight->early = watch.flight->waiters.size();
+  for (Flight* const flight : {watch.flight.get(), watch.aside.get()}) {
+    if (flight == nullptr || flight->marked)
+      continue;
+    flight->marked = true;
+    flight->early = flight->waiters.size();
+  }
 }
 
 void Table::release(Shard& shard, std::uint64_t id) {

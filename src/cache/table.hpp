@@ -118,6 +118,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     bool ahead = false;      // of a row whose time is not over yet
     Ticks margin = 0;        // then: a row of L2 with less time left is the one that is to be replaced
     bool late = false;       // its loader is: nobody waits any more
+    bool aside = false;      // of those who ask while the loader is late: it reads L2 alone
     bool timed = false;      // the loader's deadline runs
 
     // Where the table has no loader, or a call its own. Guarded by the shard's mutex until it is decided.
@@ -157,6 +158,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::uint64_t evictions = 0;  // changes without a version
     std::uint32_t users = 0;
     FlightPointer flight;
+    FlightPointer aside;  // while the loader of `flight` is late, or a little longer
   };
   /// Of loads of an id, one after the other.
   struct Failure {
@@ -219,6 +221,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void refresh_ahead(const BrandedId& id, Ticks life);
   [[nodiscard]] FlightPointer start_flight(const Shard& shard, Watch& watch, const BrandedId& id,
                                            std::shared_ptr<const LoadBytes> own_load = {}) const;
+  [[nodiscard]] FlightPointer start_aside(const Shard& shard, Watch& watch) const;
   void join_with(const Shard& shard, Watch& watch, const std::shared_ptr<const LoadBytes>& own_load,
                  detail::CacheWaiter* waiter) const;
   [[nodiscard]] bool has_loader() const noexcept { return load_ || load_async_; }

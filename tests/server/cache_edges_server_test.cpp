@@ -191,5 +191,128 @@ TEST_F(CacheEdges, ARowWithATimeOfItsOwnIsRefreshedNearItsOwnEnd) {
   EXPECT_GT(raw("PTTL", key(kUserA)).as_integer().value_or(0), 3000);
 }
 
+/// Its loader's answers are held until the test gives them.
+class HeldLoads {
+ public:
+  [[nodiscard]] ByteCache open(const Client& on, CacheOptions with) {
+    auto opened = ByteCache::open_async(on, std::move(with), [this](const BrandedId&, LoadDone done) {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(done));
+    });
+    if (!opened)
+      throw std::runtime_error(opened.error().message());
+    return *std::move(opened);
+  }
+  [[nodiscard]] std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return waiting_.size();
+  }
+  void answer(std::size_t which, std::string value, const BrandedId& version) {
+    std::optional<LoadDone> done;
+    {
+      const std::lock_guard lock(mutex_);
+      done = waiting_[which];
+    }
+    (*done)(std::optional<Loaded<std::string>>({std::move(value), version}));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<LoadDone> waiting_;
+};
+
+class CacheLateLoader : public CacheServerTest, public ::testing::WithParamInterface<Coherence> {
+ protected:
+  static constexpr const char* kLate = "handler failed: the loader has not answered within 50 ms";
+};
+INSTANTIATE_TEST_SUITE_P(Modes, CacheLateLoader,
+                         ::testing::Values(Coherence::none, Coherence::broadcast, Coherence::tracking));
+
+TEST_P(CacheLateLoader, MeanwhileL2IsRead) {
+  HeldLoads loads;
+  CacheOptions with = options(GetParam());
+  with.load_deadline = 50ms;
+  const ByteCache cache = loads.open(client(), with);
+  EXPECT_EQ(got(cache, kUserA), kLate);
+  EXPECT_EQ(got(cache, kUserA), kLate) << "L2 has nothing";
+  const ByteCache other = table(client(), options());
+  ASSERT_EQ(other.put(kUserA, "theirs", kV2).get(), CachePut::stored);
+  EXPECT_EQ(got(cache, kUserA), "theirs/l2");
+  EXPECT_TRUE(eventually([&] { return got(cache, kUserA) == "theirs/hit"; }));
+  EXPECT_EQ(loads.count(), 1U) << "no second load";
+  // What the loader brings is older.
+  loads.answer(0, "late", kV1);
+  EXPECT_TRUE(eventually([&] { return cache.stats().fills == 1; }));
+  EXPECT_TRUE(eventually([&] { return got(cache, kUserA) == "theirs/hit"; }));
+  EXPECT_EQ(stored(kUserA), frame(kV2, "theirs"));
+  EXPECT_EQ(cache.stats().load_late, 1U);
+}
+
+TEST_P(CacheLateLoader, WhatItBringsIsNewerThanWhatL2Had) {
+  HeldLoads loads;
+  CacheOptions with = options(GetParam());
+  with.load_deadline = 50ms;
+  const ByteCache cache = loads.open(client(), with);
+  EXPECT_EQ(got(cache, kUserA), kLate);
+  raw("SET", key(kUserA), frame(kV1, "theirs"), "PX", "60000");
+  EXPECT_EQ(got(cache, kUserA), "theirs/l2");
+  loads.answer(0, "late", kV2);
+  EXPECT_TRUE(eventually([&] { return cache.stats().fills == 1; }));
+  if (GetParam() == Coherence::tracking) {
+    // The row has changed since the load began, and nobody said to what.
+    EXPECT_EQ(stored(kUserA), frame(kV1, "theirs"));
+  } else {
+    EXPECT_TRUE(eventually([&] { return got(cache, kUserA).starts_with("late/"); }));
+    EXPECT_EQ(stored(kUserA), frame(kV2, "late"));
+  }
+  EXPECT_EQ(loads.count(), 1U);
+}
+
+/// Those who ask meanwhile share reads of L2, and none is lost whatever is heard, dropped or brought beside them.
+TEST_P(CacheLateLoader, ManyMayAskMeanwhile) {
+  HeldLoads loads;
+  CacheOptions with = options(GetParam());
+  with.load_deadline = 50ms;
+  const ByteCache cache = loads.open(client(), with);
+  const ByteCache other = table(client(), options());
+  const CacheWriter writer(client(), "t");
+  std::atomic<bool> stop{false};
+  std::atomic<int> wrong{0};
+  std::atomic<int> answers{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      std::string last;
+      while (!stop) {
+        const auto answer = cache.get(kUserA).get();
+        ++answers;
+        if (!answer) {
+          wrong += answer.error().message() != kLate;
+          continue;
+        }
+        if (!answer->value)
+          continue;
+        // Versions that one reader sees never go back but by a deletion, of which there is none here.
+        const std::string version(answer->version.text().substr(3));
+        wrong += version < last;
+        last = version;
+      }
+    });
+  }
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    const BrandedId version = BrandedId::encode("USR", 1'000'000 + i).value();
+    ASSERT_TRUE(other.put(kUserA, std::to_string(i), version).get());
+    (void)writer.broadcast(kUserA, version).get();
+    std::this_thread::sleep_for(5ms);
+    if (i % 10 == 0)
+      cache.flush();
+  }
+  stop = true;
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(answers, 0);
+}
+
 }  // namespace
 }  // namespace echomq::test
