@@ -82,7 +82,10 @@ struct Cached {
   std::optional<T> value;            ///< empty: neither L2 nor the loader has it
   BrandedId version;                 ///< of the value; the default id when there is no value
   CacheFrom from = CacheFrom::fill;  ///< who answered
-  std::chrono::milliseconds age{0};  ///< how long L1 has had it; 0 when it came from elsewhere
+  /// How long L1 has had it; 0 when it came from elsewhere. Not how old the value is: L2 may have had it before for as long
+  /// as rows live, and does not say for how long (its rest alone cannot tell, for entries may have a `ttl` of their own).
+  /// Where versions are minted as values are made, `version.minted_at()` says that.
+  std::chrono::milliseconds age{0};
 
   [[nodiscard]] explicit operator bool() const noexcept { return value.has_value(); }
   [[nodiscard]] const T& operator*() const noexcept { return *value; }

@@ -314,5 +314,20 @@ TEST_P(CacheLateLoader, ManyMayAskMeanwhile) {
   EXPECT_GT(answers, 0);
 }
 
+TEST_F(CacheEdges, AnAgeIsThatInL1) {
+  const ByteCache cache = table(client(), options());
+  raw("SET", key(kUserA), frame(kV1, "alice"), "PX", "20000");  // as if it stood there for 40 s
+  const auto first = cache.get(kUserA).get();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->from, CacheFrom::l2);
+  EXPECT_EQ(first->age, 0ms);
+  std::this_thread::sleep_for(100ms);
+  const auto second = cache.get(kUserA).get();
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->from, CacheFrom::hit);
+  EXPECT_GE(second->age, 80ms);
+  EXPECT_LT(second->age, 15s);
+}
+
 }  // namespace
 }  // namespace echomq::test
