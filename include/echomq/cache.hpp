@@ -148,7 +148,8 @@ struct CacheOptions {
   double jitter = 0.1;
   /// How long L1 remembers that the loader found nothing; 0: not at all. L2 never does: peers would read it as a value.
   std::chrono::milliseconds negative_ttl{0};
-  /// The bound of L1: values with about 64 bytes a row. What does not fit is served and not kept. 0: no L1.
+  /// The bound of L1: values with about 64 bytes a row. 0: no L1. It is divided into up to 64 shards of at least 256 KiB,
+  /// and a value that does not fit into one of them (with the default: of 1 MiB) is served and never kept.
   std::size_t l1_bytes = std::size_t{64} << 20;
   Coherence coherence = Coherence::none;
   /// How long L2 may take to answer before the read counts as an outage. 1 ms to 20 days.
@@ -211,7 +212,7 @@ struct CacheStats {
   std::uint64_t invalidated = 0;  ///< because of what was heard, written or said
   std::uint64_t flushed = 0;      ///< of before a flush; counted with the next row that comes beside them
 
-  std::uint64_t too_large = 0;  ///< values that alone exceed what L1 may hold
+  std::uint64_t too_large = 0;  ///< values not kept because each alone exceeds a shard of L1 (`CacheOptions::l1_bytes`)
   std::uint64_t coherence_applied = 0;
   std::uint64_t coherence_stale = 0;
   std::uint64_t coherence_ignored = 0;  ///< messages that are none of this table

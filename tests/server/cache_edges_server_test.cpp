@@ -329,5 +329,26 @@ TEST_F(CacheEdges, AnAgeIsThatInL1) {
   EXPECT_LT(second->age, 15s);
 }
 
+TEST_F(CacheEdges, AValueLargerThanAShardIsServedAndNotKept) {
+  CacheOptions with = options();
+  with.l1_bytes = std::size_t{16} << 20;
+  const ByteCache cache = table(client(), with);
+  constexpr std::size_t kShard = std::size_t{256} << 10;
+  const std::string fits(kShard - 64, 'x');
+  const std::string exceeds(kShard - 63, 'y');
+  raw("SET", key(kUserA), frame(kV1, fits), "PX", "60000");
+  raw("SET", key(kUserB), frame(kV1, exceeds), "PX", "60000");
+  const auto from = [&](const BrandedId& id) { return cache.get(id).get().value().from; };
+  EXPECT_EQ(from(kUserA), CacheFrom::l2);
+  EXPECT_EQ(from(kUserA), CacheFrom::hit);
+  EXPECT_EQ(cache.stats().too_large, 0U);
+  EXPECT_EQ(from(kUserB), CacheFrom::l2);
+  EXPECT_EQ(from(kUserB), CacheFrom::l2);
+  ASSERT_EQ(cache.put(kUserB, exceeds, kV2).get(), CachePut::stored);
+  EXPECT_EQ(from(kUserB), CacheFrom::l2);
+  EXPECT_EQ(cache.stats().too_large, 4U);
+  EXPECT_EQ(cache.stats().rows, 1U);
+}
+
 }  // namespace
 }  // namespace echomq::test
