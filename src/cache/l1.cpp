@@ -24,9 +24,12 @@ constexpr std::uint8_t kInSmall = 0;
 constexpr std::uint8_t kInMain = 1;
 constexpr std::uint8_t kMostUses = 3;
 
-// Row times are kept in 32 bits: expiry in units of 16 ms (never late; wraps after two years), storing in ms (rows live
-// 20 days at most).
+// Row times are kept in 32 bits: expiry in units of 16 ms (never late), storing in ms (rows live 20 days at most). Expiry is
+// told from now by a difference with a sign: 2^31 units, 397 days, after its end a row that is still here would be live again.
+// So puts look for rows that have been over for more than half of that, a bucket each eighth time.
 constexpr int kExpiryShift = 4;
+constexpr std::int32_t kLongOver = std::int32_t{1} << 30;
+constexpr std::uint32_t kPutsABucket = 8;
 
 // A mark is 14 bits of the hash and from where it was evicted.
 constexpr std::uint16_t kGhostOfSmall = 1;
@@ -64,8 +67,9 @@ struct L1::Row {
   [[nodiscard]] std::size_t value_size() const noexcept { return size & ~kAbsent; }
   [[nodiscard]] const char* value() const noexcept { return reinterpret_cast<const char*>(this) + kHead; }
   [[nodiscard]] char* value() noexcept { return reinterpret_cast<char*>(this) + kHead; }
-  [[nodiscard]] bool live(Ticks now) const noexcept {
-    return static_cast<std::int32_t>(expires - static_cast<std::uint32_t>(now >> kExpiryShift)) > 0;
+  [[nodiscard]] bool live(Ticks now) const noexcept { return left(now) > 0; }
+  [[nodiscard]] std::int32_t left(Ticks now) const noexcept {
+    return static_cast<std::int32_t>(expires - static_cast<std::uint32_t>(now >> kExpiryShift));
   }
 };
 
@@ -305,7 +309,21 @@ bool L1::put(const NewRow& from) {
     ++rows_;
   }
   make_room(from.now);
+  if (++puts_ % kPutsABucket == 0)
+    drop_long_over(from.now);
   return true;
+}
+
+/// Of one bucket, by turns. Nobody serves rows as stale for so long.
+void L1::drop_long_over(Ticks now) {
+  Bucket& bucket = index_->buckets[puts_ / kPutsABucket % index_->count];
+  for (auto& slot : bucket.rows) {
+    const Row* row = slot.load(std::memory_order_relaxed);
+    if (row == nullptr || row->left(now) > -kLongOver)
+      continue;
+    ++gone_.expired;
+    unlink(slot);
+  }
 }
 
 void L1::insert_slot(Row* row, std::uint64_t hash) {

@@ -125,6 +125,7 @@ class L1 {
   void retire(Row* row, Index* index);
   void free_retired();
   void make_room(Ticks now);
+  void drop_long_over(Ticks now);
   [[nodiscard]] bool admits(std::uint64_t hash, std::size_t bytes) noexcept;
   [[nodiscard]] std::size_t small_bound() const noexcept { return max_bytes_ / (strict_ ? 100 : loose_ ? 3 : 10); }
   void evict_from_small(Ticks now);
@@ -139,6 +140,7 @@ class L1 {
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
   std::size_t small_bytes_ = 0;
+  std::uint64_t puts_ = 0;
   Gone gone_;
   // Values of ids, oldest first. One that was erased, or came back into the other queue, is passed over.
   std::deque<std::uint64_t> small_;

@@ -121,6 +121,27 @@ TEST(CacheL1, ExpiredRowsMakeRoomFirstAndPutAndEraseForEverKeepsItSmall) {
   EXPECT_LT(l1.retired(), 200U);
 }
 
+TEST(CacheL1, ARowThatIsLongOverIsGoneBeforeItsTimeWraps) {
+  constexpr Ticks kDay = 24 * 3600 * Ticks{1000};
+  L1 l1(100'000);
+  l1.put(row(7, "seven"));
+  NewRow later = row(8, "eight");
+  const auto put_at = [&](Ticks now) {
+    later.now = now;
+    later.expires = now + 100'000;
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      later.id = 8 + i % 3;
+      l1.put(later);
+    }
+  };
+  put_at(30 * kDay);
+  EXPECT_EQ(l1.rows(), 4U) << "may be served as stale still, as far as a shard knows";
+  put_at(250 * kDay);
+  EXPECT_EQ(l1.rows(), 3U);
+  EXPECT_EQ(read(l1, 8, 250 * kDay), "eight");
+  EXPECT_EQ(read(l1, 7, 400 * kDay), "(none)");
+}
+
 /// Against a map, under any mixture of calls; nothing is evicted.
 TEST(CacheL1, IsAMapWhileThereIsRoom) {
   std::mt19937 random(7);
