@@ -127,11 +127,11 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
           old = stale_row(id);
         Watch& watch = shard.watches[value];
         const bool joins = watch.flight != nullptr;
-        if (!joins) {
-          to_read.push_back(start_flight(shard, watch, id, own_load));
-        } else {
+        if (joins) {
           counters_.coalesced.fetch_add(1, std::memory_order_relaxed);
           by_its_loader = watch.flight.get() == loads_here;
+        } else {
+          to_read.push_back(start_flight(shard, watch, id, own_load));
         }
         const bool waits = !old && !by_its_loader;
         if (waits && watch.flight->late) {
