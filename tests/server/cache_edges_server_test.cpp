@@ -108,6 +108,16 @@ TEST_F(CacheEdges, WhatAnAsynchronousLoaderThrowsIsAnError) {
   EXPECT_EQ(got(*opened, kUserA), "alice/hit");
 }
 
+TEST_F(CacheEdges, WhatALoaderThrowsThatIsNoExceptionIsAnErrorToo) {
+  const LoadBytes load = [](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+    throw 7;  // NOLINT(hicpp-exception-baseclass)
+  };
+  const ByteCache cache = table(client(), options(), load);
+  EXPECT_EQ(got(cache, kUserA), "handler failed: the loader threw what is no std::exception");
+  EXPECT_EQ(said(cache.get_or_load(kUserA, load).get()), "handler failed: the loader threw what is no std::exception");
+  EXPECT_EQ(cache.stats().load_errors, 2U);
+}
+
 TEST_F(CacheEdges, TheClientsOwnBoundIsNoOutage) {
   const Client small =
       open(server().url(), {.max_in_flight = 4, .overflow = Overflow::refuse, .node_lease = NodeLease::never});
