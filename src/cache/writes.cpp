@@ -1,5 +1,9 @@
 // Puts and invalidations.
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "cache/table.hpp"
@@ -177,17 +181,56 @@ Reply<void> Table::invalidate(const BrandedId& id) {
     return fail(Errc::client_closed, "the cache is closed", Repeat::safe);
   change(id, Told::here);
   auto* call = promise<void>(*this);
-  if (options_.coherence != Coherence::tracking)
-    call->source = core_->source();
-  auto reply = reply_of(call);
-  remove(id, [self = shared_from_this(), id, call](Result<void> outcome) {
+  const bool tracks = options_.coherence == Coherence::tracking;
+  struct Deletion {
+    std::atomic<int> left;
+    std::mutex mutex;
+    std::optional<Error> why;  // guarded by mutex
+  };
+  // Under tracking loads are written on either connection: what was sent before on each goes with the deletion behind it.
+  const bool on_both = tracks && serving();
+  auto deletion = std::make_shared<Deletion>();
+  deletion->left = on_both ? 2 : 1;
+  const auto end = [self = shared_from_this(), id, call, deletion](Result<void> outcome) {
+    if (!outcome) {
+      const std::lock_guard lock(deletion->mutex);
+      deletion->why = std::move(outcome).error();
+    }
+    if (deletion->left.fetch_sub(1, std::memory_order_acq_rel) != 1)
+      return;
     // Once more: what was read between the first time and the deletion was the deleted row.
     self->change(id, Told::here);
     if (self->options_.load_lease.count() > 0)
       self->tell_of_no_holder(id);
-    call->settle(std::move(outcome));
+    Result<void> all;
+    if (deletion->why)
+      all = std::unexpected<Error>(*std::move(deletion->why));
+    call->settle(std::move(all));
     call->release();
-  });
+  };
+  if (!tracks)
+    call->source = core_->source();
+  auto reply = reply_of(call);
+  if (on_both) {
+    auto on_hearing = [self = shared_from_this(), end](Result<std::vector<Value>> answers) {
+      if (!answers)
+        return end(std::unexpected<Error>(std::move(answers).error()));
+      if (!answers->back().is_error())
+        return end({});
+      const std::string_view refusal = answers->back().error_text();
+      Error why = wire::to_error(refusal);
+      if (!why.is(Errc::moved))
+        return end(std::unexpected<Error>(std::move(why)));
+      // The main connection finds the row where it has gone; this one stays until its node does not serve the table any more.
+      if (!is_on_its_way(refusal))
+        self->coherence_->misplaced();
+      end({});
+    };
+    // First: of what it deletes itself that connection is not told.
+    send(Exchange::command(std::move(on_hearing), "DEL", keys_.row(id).view()), core_->options().deadline,
+         ReadBy::library);
+  }
+  remove(id, end);
   return reply;
 }
 
@@ -209,14 +252,10 @@ void Table::remove(const BrandedId& id, RemoveEnd end) {
     Error why = wire::to_error(refused->error_text());
     if (!why.is(Errc::moved))
       return end(std::unexpected<Error>(std::move(why)));
-    // The main connection follows each key; the tracking one stays until its node does not serve the table any more.
-    if (self->options_.coherence == Coherence::tracking && !is_on_its_way(refused->error_text()))
-      self->coherence_->misplaced();
     self->remove_alone(id, self->options_.load_lease.count() > 0 ? Removes::lease : Removes::row, end);
   };
-  const bool on_main = options_.coherence != Coherence::tracking;
-  send(Exchange::make(std::move(bytes), shares_loads ? 2 : 1, std::move(done)), core_->options().deadline,
-       on_main ? ReadBy::caller : ReadBy::library);
+  send_main(Exchange::make(std::move(bytes), shares_loads ? 2 : 1, std::move(done)), core_->options().deadline,
+            options_.coherence == Coherence::tracking ? ReadBy::library : ReadBy::caller);
 }
 
 void Table::remove_alone(const BrandedId& id, Removes what, RemoveEnd end) {

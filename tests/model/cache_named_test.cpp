@@ -278,6 +278,89 @@ TEST_F(CacheNamed, MovedAfterThreeReadsIsAnOutage) {
   }
 }
 
+/// A table that tracks, with tags and a loader.
+class CacheNamedTracking : public CacheNamed {
+ protected:
+  CacheNamedTracking() {
+    CacheOptions with = table->options();
+    with.tags = true;
+    table->close();
+    table = std::make_shared<cache::Table>(
+        std::make_shared<CacheCore>(main, ids), with, nullptr,
+        [this](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time);
+    table->hear_by(std::make_shared<CacheHearing>(hearing));
+    table->armed();
+  }
+  void loaded(std::uint64_t number, const char* value, std::vector<std::string> tags = {}) {
+    const LoadDone done = std::move(loads.front());
+    loads.pop_front();
+    done(std::optional(Loaded<std::string>{value, BrandedId::encode("EVT", number).value(), std::move(tags)}));
+  }
+  void come_to_rest() {
+    for (int i = 0; i < 8; ++i) {
+      all_of(hearing);
+      all_of(main);
+      server.end_turn();
+    }
+  }
+  /// A load has brought its value and writes it when the row is invalidated; one connection is ahead of the other.
+  void invalidated_while_written(CacheConnection& ahead, CacheConnection& behind, std::vector<std::string> tags) {
+    Reader before;
+    ask(before);
+    all_of(hearing);
+    ASSERT_EQ(loads.size(), 1U) << "it has read the source";
+    loaded(1, "of before", std::move(tags));
+    auto gone = table->invalidate(kBoth[0]);  // the source has changed
+    while (ahead.can_execute())
+      ahead.execute();
+    while (ahead.can_deliver())
+      ahead.deliver();
+    while (behind.can_execute())
+      behind.execute();
+    server.end_turn();
+    come_to_rest();
+    ASSERT_TRUE(gone.ready());
+    EXPECT_TRUE(gone.get());
+    EXPECT_EQ(before.answered.value().value().value, "of before");
+    EXPECT_EQ(kept(), "no row");
+    EXPECT_FALSE(server.frame(key_of(kBoth[0]))) << "nothing else would end it";
+    Reader after;
+    ask(after);
+    come_to_rest();
+    ASSERT_EQ(loads.size(), 1U) << "the source is asked";
+    loaded(2, "changed");
+    come_to_rest();
+    EXPECT_EQ(after.answered.value().value().value, "changed");
+  }
+
+  std::deque<LoadDone> loads;
+};
+
+// A load under tags is written on the main connection and its row was deleted on the one that hears: where that was ahead the old row
+// stood in L2 after `invalidate` had ended, for a whole time to live.
+TEST_F(CacheNamedTracking, ATaggedLoadIsNotThereAfterAnInvalidation) {
+  invalidated_while_written(hearing, main, {"a"});
+}
+TEST_F(CacheNamedTracking, NorWhereTheMainConnectionIsAhead) { invalidated_while_written(main, hearing, {"a"}); }
+TEST_F(CacheNamedTracking, NorALoadWithoutTags) { invalidated_while_written(main, hearing, {}); }
+TEST_F(CacheNamedTracking, NorWhereTheHearingConnectionIsAhead) { invalidated_while_written(hearing, main, {}); }
+
+// As before, and the answer of what was written is lost: nothing of the table knows that it stands there.
+TEST_F(CacheNamedTracking, NorWhereTheAnswerOfTheWriteIsLost) {
+  Reader before;
+  ask(before);
+  all_of(hearing);
+  ASSERT_EQ(loads.size(), 1U);
+  loaded(1, "of before", {"a"});
+  auto gone = table->invalidate(kBoth[0]);
+  all_of(hearing);
+  main.fail_oldest(Error(Errc::outcome_unknown, "it was not answered in time"), false);
+  come_to_rest();
+  ASSERT_TRUE(gone.ready());
+  EXPECT_TRUE(gone.get());
+  EXPECT_FALSE(server.frame(key_of(kBoth[0])));
+}
+
 /// Processes that load, with the job lane or nothing: tables on one server, each with a connection of its own.
 class CacheNamedLoads : public ::testing::Test {
  protected:

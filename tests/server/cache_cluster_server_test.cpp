@@ -279,6 +279,9 @@ TEST_F(CacheCluster, TrackingStaysWithTheNodeOfItsSlotWhileRowsGo) {
   }
   EXPECT_EQ(get(nowhere), "loaded/fill");
   EXPECT_EQ(get(nowhere), "loaded/l2");
+  const auto deleted = cache.invalidate(nowhere).get();
+  EXPECT_TRUE(deleted) << deleted.error().message();
+  EXPECT_EQ(get(nowhere), "loaded/fill");
   EXPECT_EQ(get(here), "row/hit");
   EXPECT_EQ(cache.stats().flushes, 0U);
   EXPECT_EQ(cache.stats().l2_write_errors, 0U);
