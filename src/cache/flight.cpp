@@ -345,19 +345,22 @@ void Table::load(const FlightPointer& flight) {
 void Table::run_loader(const FlightPointer& flight) {
   refresh(*flight, false);
   std::optional<LoadDone> done;
+  bool closed = false;
   const bool asynchronous = load_async_ && !flight->own_load;
-  if (asynchronous) {
-    done.emplace([self = shared_from_this(), flight](LoadedBytes result) { self->loaded(flight, std::move(result)); });
+  {
     Shard& shard = shard_of(mix(flight->id.value()));
     const std::lock_guard lock(shard.mutex);
-    flight->stop = done->stop();
-    // While another process had the right to load, or before the token was there.
-    if (closed_.load(std::memory_order_acquire)) {
-      flight->ask_to_stop("the cache is closed");
-    } else if (flight->late) {
-      flight->ask_to_stop("load_deadline is over");
+    closed = closed_.load(std::memory_order_acquire);
+    if (asynchronous && !closed) {
+      done.emplace(
+          [self = shared_from_this(), flight](LoadedBytes result) { self->loaded(flight, std::move(result)); });
+      flight->stop = done->stop();  // `close` sees it from now on
+      if (flight->late)             // while another process had the right to load, or before the token was there
+        flight->ask_to_stop("load_deadline is over");
     }
   }
+  if (closed)
+    return land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
   flight->load_began = std::chrono::steady_clock::now();
   if (auto minted = core_->mint(options_.kind)) {
     flight->version = *minted;
@@ -393,6 +396,10 @@ void Table::run_loader(const FlightPointer& flight) {
 
 void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   load_time_.add(std::chrono::steady_clock::now() - flight->load_began);
+  {
+    const std::lock_guard lock(shard_of(mix(flight->id.value())).mutex);
+    flight->stop.reset();
+  }
   if (!result) {
     counters_.load_errors.fetch_add(1, std::memory_order_relaxed);
     load_failed(flight->id, result.error());

@@ -341,21 +341,30 @@ void Table::close() {
   serving_.store(false, std::memory_order_seq_cst);
   lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
+  std::vector<Waiting> of_loads;
   for (const auto& shard : shards_) {
     const std::lock_guard lock(shard->mutex);
     for (const auto& [id, watch] : shard->watches) {
-      if (watch.flight)
-        watch.flight->ask_to_stop("the cache is closed");
+      if (!watch.flight || !watch.flight->stop)
+        continue;
+      watch.flight->ask_to_stop("the cache is closed");
+      // It may take as long as it likes, and nobody waits for it; a synchronous one is waited for below.
+      watch.flight->late = true;
+      watch.flight->early = 0;
+      of_loads.insert(of_loads.end(), watch.flight->waiters.begin(), watch.flight->waiters.end());
+      watch.flight->waiters.clear();
     }
   }
+  for (const Waiting& one : of_loads)
+    one.waiter->answer(fail(Errc::client_closed, "the cache is closed", Repeat::safe));
   if (coherence_)
     coherence_->close();
   end_waits();
   if (loads_heard_)
     loads_heard_->cancel();
   lease_turns_.shutdown();
-  deadlines_.shutdown();
   pool_.shutdown();
+  deadlines_.shutdown();
 }
 
 detail::Source* Table::drives() const noexcept {

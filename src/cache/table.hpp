@@ -102,7 +102,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     std::vector<Waiting> waiters;
     BrandedId version;  // minted before the load
     std::chrono::steady_clock::time_point load_began;
-    std::optional<CancelToken> stop;  // guarded by the shard's mutex: of its asynchronous load
+    std::optional<CancelToken> stop;  // guarded by the shard's mutex: of its asynchronous load, while it runs
     bool stopped = false;             // guarded by the shard's mutex: that load was asked to end
     std::optional<Error> not_minted;
     std::chrono::milliseconds ttl{0};   // of the row that is loaded

@@ -110,8 +110,10 @@ TEST_F(CacheTask, WhenTheTableClosesItIsAskedToStop) {
     reply.emplace(cache.get(kUserA));
     ASSERT_TRUE(eventually([&] { return began->load(); }));
   }
-  EXPECT_FALSE(reply->get());
-  EXPECT_TRUE(*stopped);
+  const auto answer = reply->get();
+  ASSERT_FALSE(answer);
+  EXPECT_TRUE(answer.error().is(Errc::client_closed)) << "nobody waits for the loader: " << answer.error().message();
+  EXPECT_TRUE(eventually([&] { return stopped->load(); }));
 }
 
 TEST_F(CacheTask, ATypedTableHasThemToo) {

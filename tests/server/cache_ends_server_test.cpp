@@ -1,0 +1,97 @@
+// How waits on a cache end: when it or its client closes, and when what L1 hears by is refused.
+#include <memory>
+#include <vector>
+
+#include "server/cache_fixture.hpp"
+
+namespace echomq::test {
+namespace {
+
+class CacheEnds : public CacheServerTest {
+ protected:
+  /// Answers of a loader that does not answer; they must not go before the table.
+  struct Held {
+    std::mutex mutex;
+    std::vector<LoadDone> all;  // guarded by mutex
+  };
+  [[nodiscard]] static ByteCache held_table(const Client& on, CacheOptions with, const std::shared_ptr<Held>& held) {
+    auto opened = ByteCache::open_async(on, std::move(with), [held](const BrandedId&, LoadDone done) {
+      const std::lock_guard lock(held->mutex);
+      held->all.push_back(std::move(done));
+    });
+    if (!opened)
+      throw std::runtime_error(opened.error().message());
+    return *std::move(opened);
+  }
+  [[nodiscard]] static bool holds(Held& held, std::size_t count) {
+    return eventually([&] {
+      const std::lock_guard lock(held.mutex);
+      return held.all.size() == count;
+    });
+  }
+  static void give_up(Held& held) {
+    std::vector<LoadDone> all;
+    {
+      const std::lock_guard lock(held.mutex);
+      all.swap(held.all);
+    }
+  }
+};
+
+TEST_F(CacheEnds, ClosingAnswersWhoWaitsForALoaderThatNeverAnswers) {
+  const auto held = std::make_shared<Held>();
+  for (const auto deadline : {0ms, 60'000ms}) {
+    SCOPED_TRACE(deadline.count());
+    CacheOptions with = options();
+    with.load_deadline = deadline;
+    ByteCache cache = held_table(client(), with, held);
+    auto one = cache.get(kUserA);
+    auto joined = cache.get(kUserA);
+    ASSERT_TRUE(holds(*held, 1));
+    cache.close();
+    for (auto* reply : {&one, &joined}) {
+      const auto answer = reply->get_for(10s);
+      ASSERT_TRUE(answer.has_value()) << "it waits still";
+      ASSERT_FALSE(*answer);
+      EXPECT_TRUE(answer->error().is(Errc::client_closed)) << answer->error().message();
+    }
+    const auto later = cache.get(kUserA).get();
+    ASSERT_FALSE(later);
+    EXPECT_TRUE(later.error().is(Errc::client_closed)) << later.error().message();
+    give_up(*held);
+  }
+}
+
+TEST_F(CacheEnds, ADeadlineHoldsWhileClosingWaitsForALoader) {
+  Source source;
+  source.set(kUserA, "alice");
+  source.hold();
+  CacheOptions with = options();
+  with.load_deadline = 500ms;
+  ByteCache cache = table(client(), with, source.loader());
+  auto one = cache.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  std::thread closing([&] { cache.close(); });
+  const auto answer = one.get_for(10s);
+  source.release();
+  closing.join();
+  ASSERT_TRUE(answer.has_value()) << "it waits still";
+  EXPECT_FALSE(*answer);
+}
+
+TEST_F(CacheEnds, ALoadThatIsDueOnlyAfterTheEndDoesNotBegin) {
+  const auto held = std::make_shared<Held>();
+  ByteCache cache = held_table(client(), options(), held);
+  server().pause();
+  auto one = cache.get(kUserA);  // asks L2, which does not answer yet
+  cache.close();
+  server().resume();
+  const auto answer = one.get_for(10s);
+  ASSERT_TRUE(answer.has_value()) << "it waits still";
+  ASSERT_FALSE(*answer);
+  EXPECT_TRUE(answer->error().is(Errc::client_closed)) << answer->error().message();
+  EXPECT_TRUE(holds(*held, 0));
+}
+
+}  // namespace
+}  // namespace echomq::test
