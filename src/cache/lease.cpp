@@ -39,6 +39,10 @@ Result<void> Table::listen_for_loads() {
     if (const auto self = table.lock())
       self->look_at_all();
   };
+  handlers.on_end = [table = weak_from_this()] {
+    if (const auto self = table.lock())
+      self->end_waits("the client is closed");
+  };
   handlers.at_once = true;
   auto subscribed = core_->listen(keys_.loads().view(), std::move(handlers)).get();
   if (!subscribed)
@@ -113,7 +117,7 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
     if (flight->told && (flight->told->token == flight->holder || flight->told->token == kAnyHolder)) {
       told = std::exchange(flight->told, std::nullopt);
       flight->lease = Flight::Lease::none;
-    } else if (closed_.load(std::memory_order_acquire)) {
+    } else if (closed_.load(std::memory_order_acquire) || core_->closed()) {
       closed = true;  // under the mutex: `end_waits` sees those that wait
     } else {
       flight->lease = Flight::Lease::waits;
@@ -122,7 +126,7 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
   if (told)
     return load_told(flight, *told);
   if (closed)
-    return land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
+    return land(flight, {fail(Errc::client_closed, "the cache, or its client, is closed", Repeat::safe)});
   counters_.load_waits.fetch_add(1, std::memory_order_relaxed);
   lease_turns_.add([table = weak_from_this(), flight] {
     if (const auto self = table.lock())
@@ -171,7 +175,7 @@ void Table::look_at_all() {
   }
 }
 
-void Table::end_waits() {
+void Table::end_waits(const char* why) {
   for (const auto& shard : shards_) {
     std::vector<FlightPointer> all;
     {
@@ -184,7 +188,7 @@ void Table::end_waits() {
       }
     }
     for (const FlightPointer& flight : all)
-      land(flight, {fail(Errc::client_closed, "the cache is closed", Repeat::safe)});
+      land(flight, {fail(Errc::client_closed, why, Repeat::safe)});
   }
 }
 

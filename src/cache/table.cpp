@@ -359,7 +359,7 @@ void Table::close() {
     one.waiter->answer(fail(Errc::client_closed, "the cache is closed", Repeat::safe));
   if (coherence_)
     coherence_->close();
-  end_waits();
+  end_waits("the cache is closed");
   if (loads_heard_)
     loads_heard_->cancel();
   lease_turns_.shutdown();

@@ -279,7 +279,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   void take_back_older(const Flight& flight);
   void fill_and_end(const FlightPointer& flight, std::string value);
   void end_lease(const FlightPointer& flight, const LoadTold& told, const std::optional<BrandedId>& version);
-  void end_waits();
+  void end_waits(const char* why);
   [[nodiscard]] FlightPointer leave_waiting(Shard& shard, const BrandedId& id, const Flight* which);
 
   // writes.cpp

@@ -64,6 +64,8 @@ struct ChannelHandlers {
   /// The subscription was lost and is restored. What was published between the two instants may be missing; `from` is one
   /// at which the connection was certainly heard.
   std::function<void(UnixMillis from, UnixMillis until)> on_gap;
+  /// The client is closed: nothing is told any more. At once, on the thread that closes.
+  std::function<void()> on_end = nullptr;
   /// False: on the client's executor. True: at once, on the thread that reads, where they must not block.
   bool at_once = false;
 };

@@ -41,6 +41,18 @@ void Subscription::State::deliver(Event event) {
   target->post(Continuation(&State::run, new std::shared_ptr<State>(shared_from_this())));
 }
 
+void Subscription::State::end() {
+  if (!handlers.on_end)
+    return;
+  const std::lock_guard in_handler(running);
+  {
+    const std::lock_guard lock(mutex);
+    if (cancelled)
+      return;
+  }
+  handlers.on_end();
+}
+
 void Subscription::State::run(void* raw) noexcept {
   const std::unique_ptr<std::shared_ptr<State>> self(static_cast<std::shared_ptr<State>*>(raw));
   State& state = **self;
@@ -301,13 +313,20 @@ std::shared_ptr<wire::Link> SubscriptionHub::link() const {
 
 void SubscriptionHub::close(const Error& why) {
   std::shared_ptr<wire::Link> link;
+  std::vector<std::weak_ptr<Subscription::State>> subscribers;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     link = link_;
+    for (const auto& [name, channel] : channels_)
+      subscribers.insert(subscribers.end(), channel.subscribers.begin(), channel.subscribers.end());
   }
   if (link)
     link->close(why);
+  for (const auto& weak : subscribers) {
+    if (const auto state = weak.lock())
+      state->end();
+  }
 }
 
 }  // namespace client

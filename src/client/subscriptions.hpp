@@ -49,6 +49,7 @@ struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
 
   /// Handlers run one at a time and in order: on the executor, where the event waits for its turn, or at once.
   void deliver(Event event);
+  void end();
 
  private:
   static void run(void* raw) noexcept;

@@ -93,5 +93,25 @@ TEST_F(CacheEnds, ALoadThatIsDueOnlyAfterTheEndDoesNotBegin) {
   EXPECT_TRUE(holds(*held, 0));
 }
 
+TEST_F(CacheEnds, ClosingTheClientEndsTheWaitForAnothersLoad) {
+  const auto held = std::make_shared<Held>();
+  CacheOptions with = options();
+  with.load_lease = 60s;  // so long that nobody looks by himself meanwhile
+  const ByteCache first = held_table(client(), with, held);
+  Client other = open(server().url());
+  const ByteCache second = held_table(other, with, held);
+  auto one = first.get(kUserA);
+  ASSERT_TRUE(holds(*held, 1));
+  auto two = second.get(kUserA);
+  ASSERT_TRUE(eventually([&] { return second.stats().load_waits == 1; }));
+  other.close();
+  const auto answer = two.get_for(10s);
+  ASSERT_TRUE(answer.has_value()) << "it waits still";
+  ASSERT_FALSE(*answer);
+  EXPECT_TRUE(answer->error().is(Errc::client_closed)) << answer->error().message();
+  give_up(*held);
+  EXPECT_FALSE(one.get());
+}
+
 }  // namespace
 }  // namespace echomq::test
