@@ -216,6 +216,7 @@ struct CacheStats {
   std::uint64_t coherence_applied = 0;
   std::uint64_t coherence_stale = 0;
   std::uint64_t coherence_ignored = 0;  ///< messages that are none of this table
+  std::uint64_t coherence_refused = 0;  ///< subscriptions that were refused or not answered: L1 is off meanwhile
   std::uint64_t flushes = 0;            ///< of all of L1: lost subscriptions, flushed databases
   std::uint64_t rows = 0;               ///< in L1 now, those included that have expired and not made room yet
   std::uint64_t bytes = 0;              ///< of them, as `l1_bytes` counts

@@ -1,6 +1,8 @@
 // The connection on which a table hears of others' writes.
 #include "cache/coherence.hpp"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "cache/exchange.hpp"
@@ -9,6 +11,16 @@
 namespace echomq {
 inline namespace v1 {
 namespace cache {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{100};
+constexpr milliseconds kLongestPause{5000};
+/// What is waited at once: a client that closes waits for it.
+constexpr milliseconds kOneWait{100};
+
+}  // namespace
 
 CoherenceLink::CoherenceLink(Coherence mode, const TableKeys& keys, std::weak_ptr<CoherenceSink> sink)
     : mode_(mode),
@@ -125,8 +137,18 @@ void CoherenceLink::live(std::uint64_t number) {
   const std::shared_ptr<wire::Link> with = link();
   if (!is_current(number))
     return;
-  auto end = [self = shared_from_this(), number](Result<std::vector<Value>> answers) {
-    self->answered(number, std::move(answers));
+  std::uint64_t round = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    round = ++round_;
+    pause_ = kFirstPause;
+  }
+  subscribe(with, number, round);
+}
+
+void CoherenceLink::subscribe(const std::shared_ptr<wire::Link>& with, std::uint64_t number, std::uint64_t round) {
+  auto end = [self = shared_from_this(), number, round](Result<std::vector<Value>> answers) {
+    self->answered(number, round, std::move(answers));
   };
   Exchange* call = mode_ == Coherence::broadcast ? Exchange::command(std::move(end), "SUBSCRIBE", channel_)
                                                  : Exchange::command(std::move(end), "CLIENT", "TRACKING", "ON",
@@ -135,7 +157,7 @@ void CoherenceLink::live(std::uint64_t number) {
   with->submit_internal(call);
 }
 
-void CoherenceLink::answered(std::uint64_t number, Result<std::vector<Value>> answers) {
+void CoherenceLink::answered(std::uint64_t number, std::uint64_t round, Result<std::vector<Value>> answers) {
   const std::shared_ptr<wire::Link> by = link();
   if (!is_current(number))
     return;
@@ -149,15 +171,52 @@ void CoherenceLink::answered(std::uint64_t number, Result<std::vector<Value>> an
   }
   // Taken before the lock, for it may be the last owner of a table that takes the lock when it ends.
   const auto sink = sink_.lock();
-  const std::lock_guard lock(mutex_);
-  if (number != number_)
+  milliseconds pause{0};
+  {
+    const std::lock_guard lock(mutex_);
+    if (number != number_)
+      return;
+    // Within the lock: whoever doubts the connection later must find L1 on, to put it off.
+    if (outcome && !doubted_ && sink)
+      sink->armed();
+    if (!first_) {
+      first_ = std::move(outcome);
+    } else if (!outcome && round == round_ && !closed_) {
+      pause = pause_;
+      pause_ = std::min(2 * pause_, kLongestPause);
+    }
+    changed_.notify_all();
+  }
+  // Of a connection that is lost another one tells when it is live; of one that stays nobody would.
+  if (pause == milliseconds(0) || !sink || !by->live() || core_->closed())
     return;
-  // Within the lock: whoever doubts the connection later must find L1 on, to put it off.
-  if (outcome && !doubted_ && sink)
-    sink->armed();
-  if (!first_)
-    first_ = std::move(outcome);
-  changed_.notify_all();
+  sink->refused();
+  const std::string text = outcome.error().message();
+  const LogField fields[] = {{"channel", mode_ == Coherence::broadcast ? channel_ : prefix_}, {"text", text}};
+  core_->log(LogLevel::warning, "cache_hears_nothing", fields);
+  ask_again(round, pause);
+}
+
+void CoherenceLink::ask_again(std::uint64_t round, milliseconds left) {
+  const milliseconds wait = std::min(left, kOneWait);
+  core_->after(wait, [of = weak_from_this(), round, left = left - wait] {
+    const auto self = of.lock();
+    if (!self || self->core_->closed())
+      return;
+    std::shared_ptr<wire::Link> with;
+    std::uint64_t number = 0;
+    {
+      const std::lock_guard lock(self->mutex_);
+      if (self->closed_ || round != self->round_)
+        return;
+      with = self->link_;
+      number = self->number_;
+    }
+    if (left > milliseconds(0))
+      return self->ask_again(round, left);
+    if (with->live())
+      self->subscribe(with, number, round);
+  });
 }
 
 }  // namespace cache

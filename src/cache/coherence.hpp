@@ -64,7 +64,10 @@ class CoherenceLink final : public Hearing,
   [[nodiscard]] bool is_current(std::uint64_t number) const;
   void open(const wire::Endpoint& node);
   void live(std::uint64_t number);
-  void answered(std::uint64_t number, Result<std::vector<Value>> answers);
+  void subscribe(const std::shared_ptr<wire::Link>& with, std::uint64_t number, std::uint64_t round);
+  void answered(std::uint64_t number, std::uint64_t round, Result<std::vector<Value>> answers);
+  /// Asks again when the pause is over, unless the connection has been lost meanwhile.
+  void ask_again(std::uint64_t round, std::chrono::milliseconds left);
 
   const Coherence mode_;
   const std::string prefix_;
@@ -75,10 +78,12 @@ class CoherenceLink final : public Hearing,
   std::chrono::milliseconds deadline_{0};
 
   mutable std::mutex mutex_;
-  std::shared_ptr<wire::Link> link_;  // guarded by mutex_
-  std::uint64_t number_ = 0;          // guarded by mutex_: of the connection in use
-  bool doubted_ = false;              // guarded by mutex_: its node may not be the right one
-  bool closed_ = false;               // guarded by mutex_
+  std::shared_ptr<wire::Link> link_;    // guarded by mutex_
+  std::uint64_t number_ = 0;            // guarded by mutex_: of the connection in use
+  bool doubted_ = false;                // guarded by mutex_: its node may not be the right one
+  bool closed_ = false;                 // guarded by mutex_
+  std::uint64_t round_ = 0;             // guarded by mutex_: of connections that came to life
+  std::chrono::milliseconds pause_{0};  // guarded by mutex_: before the server is asked again
   std::condition_variable changed_;
   std::optional<Result<void>> first_;  // guarded by mutex_: how the first subscription ended
 };

@@ -96,6 +96,8 @@ std::string cache_prometheus(std::span<const CacheTableStats> tables) {
   page.family("echomq_cache_too_large_total", "counter", "Values that alone exceed what L1 may hold.", &S::too_large);
   page.family("echomq_cache_coherence_total", "What others said of rows.", "came_to",
               {{"applied", &S::coherence_applied}, {"stale", &S::coherence_stale}, {"ignored", &S::coherence_ignored}});
+  page.family("echomq_cache_coherence_refused_total", "counter",
+              "Subscriptions of a new connection that the server refused or did not answer.", &S::coherence_refused);
   page.family("echomq_cache_flushes_total", "counter", "Flushes of all of L1.", &S::flushes);
   page.family("echomq_cache_rows", "gauge", "Rows of L1.", &S::rows);
   page.family("echomq_cache_bytes", "gauge", "Bytes of L1, as its bound counts.", &S::bytes);

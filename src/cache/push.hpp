@@ -17,6 +17,8 @@ class CoherenceSink {
   virtual void armed() noexcept = 0;
   /// The connection is gone, or the server took the subscription back.
   virtual void lost() noexcept = 0;
+  /// The server has refused the subscription, or not answered in time; it is asked again.
+  virtual void refused() noexcept {}
   virtual void heard(const CoherenceMessage& message) noexcept = 0;
   /// Tracking: that row has changed, nobody knows how.
   virtual void changed(const BrandedId& id) noexcept = 0;

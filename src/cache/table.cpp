@@ -432,6 +432,7 @@ CacheStats Table::stats() const {
   out.coherence_applied = read(counters_.coherence_applied);
   out.coherence_stale = read(counters_.coherence_stale);
   out.coherence_ignored = read(counters_.coherence_ignored);
+  out.coherence_refused = read(counters_.coherence_refused);
   out.flushes = read(counters_.flushes);
   out.load_time = load_time_.read();
   out.coherence_lag = lag_.read();

@@ -66,6 +66,7 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
 
   void armed() noexcept override;
   void lost() noexcept override;
+  void refused() noexcept override { counters_.coherence_refused.fetch_add(1, std::memory_order_relaxed); }
   void heard(const CoherenceMessage& message) noexcept override;
   void changed(const BrandedId& id) noexcept override;
   void all_changed() noexcept override { flush(); }
@@ -184,7 +185,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   struct Counters {
     std::atomic<std::uint64_t> misses{0}, l2_hits{0}, fills{0}, absent{0}, coalesced{0}, load_errors{0}, load_late{0},
         backed_off{0}, refreshed{0}, stale_served{0}, outages{0}, l2_write_errors{0}, corrupt{0}, superseded{0},
-        load_waits{0}, too_large{0}, coherence_applied{0}, coherence_stale{0}, coherence_ignored{0}, flushes{0};
+        load_waits{0}, too_large{0}, coherence_applied{0}, coherence_stale{0}, coherence_ignored{0},
+        coherence_refused{0}, flushes{0};
   };
   /// What a flight ends with.
   struct Outcome {

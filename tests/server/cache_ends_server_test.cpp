@@ -113,5 +113,48 @@ TEST_F(CacheEnds, ClosingTheClientEndsTheWaitForAnothersLoad) {
   EXPECT_FALSE(one.get());
 }
 
+class CacheRefused : public CacheEnds, public ::testing::WithParamInterface<Coherence> {};
+INSTANTIATE_TEST_SUITE_P(Both, CacheRefused, ::testing::Values(Coherence::broadcast, Coherence::tracking),
+                         [](const auto& one) {
+                           return std::string(one.param == Coherence::tracking ? "tracking" : "broadcast");
+                         });
+
+// The connection came back, the server said no to the subscription, and nobody asked again: L1 stayed off for as long as it lasted.
+TEST_P(CacheRefused, WhatANewConnectionIsRefusedIsAskedForAgain) {
+  const bool tracks = GetParam() == Coherence::tracking;
+  std::atomic<int> logged{0};
+  const Client listens = open(server().url(), {.log = [&](LogLevel level, std::string_view event, auto) {
+                                logged += level == LogLevel::warning && event == "cache_hears_nothing" ? 1 : 0;
+                              }});
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  const ByteCache cache = table(listens, options(GetParam()), source.loader());
+  EXPECT_EQ(got(cache, kUserA), "alice/fill");
+  EXPECT_EQ(got(cache, kUserA), "alice/hit");
+  raw("ACL", "SETUSER", "default", tracks ? "-client|tracking" : "-subscribe");
+  const std::uint64_t flushed = cache.stats().flushes;
+  const std::string all(raw("CLIENT", "LIST").as_text().value_or(""));
+  const std::string name = tracks ? ":tracking " : ":cache ";
+  bool killed = false;
+  for (std::size_t at = 0; at < all.size(); at = all.find('\n', at) + 1) {
+    const std::string line = all.substr(at, all.find('\n', at) - at);
+    if (line.find(name) == std::string::npos)
+      continue;
+    raw("CLIENT", "KILL", "ID", line.substr(3, line.find(' ') - 3));
+    killed = true;
+  }
+  ASSERT_TRUE(killed) << all;
+  ASSERT_TRUE(eventually([&] { return cache.stats().flushes > flushed && cache.stats().coherence_refused >= 2; }));
+  EXPECT_TRUE(eventually([&] { return logged >= 2; }));
+  EXPECT_EQ(got(cache, kUserA), "alice/l2");
+  EXPECT_EQ(got(cache, kUserA), "alice/l2") << "nobody would say that it has changed";
+  raw("ACL", "SETUSER", "default", tracks ? "+client|tracking" : "+subscribe");
+  EXPECT_TRUE(eventually([&] { return got(cache, kUserA) == "alice/hit"; }));
+  raw("SET", key(kUserA), frame(kV2, "bob"), "PX", "60000");
+  if (!tracks)
+    raw("PUBLISH", "ecc:{t}:coh", std::string(kUserA.text()) + ":" + std::string(kV2.text()));
+  EXPECT_TRUE(eventually([&] { return got(cache, kUserA) == "bob/hit"; })) << "it is told again";
+}
+
 }  // namespace
 }  // namespace echomq::test
