@@ -45,7 +45,8 @@ struct OfTable {
   Known unsaid;  // what rows had when they changed
   Known own;
   Known read;
-  Known invalidated;
+  Known invalidated;  // against all loads
+  Known invalidated_own;
   Known dropped;
 };
 
@@ -101,7 +102,9 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
         break;
       case Kind::heard: (event.said ? table.heard : table.unsaid).add(event.end, event.version); break;
       case Kind::read: table.read.add(event.end, shown(event, ids[event.id])); break;
-      case Kind::invalidated: table.invalidated.add(event.end, event.version); break;
+      case Kind::invalidated:
+        (event.of_own ? table.invalidated_own : table.invalidated).add(event.end, event.version);
+        break;
       case Kind::dropped: table.dropped.add(event.end, event.version); break;
       case Kind::ended: ids[event.id].ended.push_back(event.end); break;
     }
@@ -116,6 +119,7 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
     table.own.arrange();
     table.read.arrange();
     table.invalidated.arrange();
+    table.invalidated_own.arrange();
     table.dropped.arrange();
   }
   for (const CacheEvent& event : history) {
@@ -141,6 +145,8 @@ std::optional<std::string> find_violation(const std::vector<CacheEvent>& history
       return told(event, has, "although an earlier read had given", least);
     if (const auto least = table.invalidated.before(event.begin); event.loaded && has < least)
       return told(event, has, "although an invalidation through the table began at", least);
+    if (const auto least = table.invalidated_own.before(event.begin); event.own && has < least)
+      return told(event, has, "which it alone had loaded, although its own invalidation began at", least);
     if (const auto least = table.dropped.before(event.begin); event.tagged && has < least)
       return told(event, has, "although a drop of its tag through the table began at", least);
     std::int64_t bound = event.stale ? bounds.stale_ms : bounds.fresh_ms;

@@ -20,7 +20,7 @@ struct CacheEvent {
     heard,    ///< at `end` the table had been told of `version`
     read,     ///< an answer
     /// At `end` an `invalidate` through the table had ended; when it began the source had `version`. Against what loads alone
-    /// have brought, and of shared loads only: a put that was under way comes after it.
+    /// have brought, for a put that was under way comes after it; of any table, or (`of_own`) of this one.
     invalidated,
     dropped,  ///< the same of a drop of the id's tag; against what stood under the tag
     /// At `end` a row was deleted in L2, or was over that had less time than others: an older put on its way may come after it.
@@ -35,6 +35,8 @@ struct CacheEvent {
   bool absent = false;
   bool stale = false;   ///< the answer was marked so
   bool loaded = false;  ///< of a read: nobody has put that version
+  bool own = false;     ///< of a read: only this table has loaded it until then, and nobody put it
+  bool of_own = false;  ///< of an invalidation: against the table's own loads alone
   bool tagged = false;  ///< of a read: that version was always put or loaded under the id's tag
   /// Of a read: how long at most that version lives where it is kept, when not as long as others.
   std::optional<std::int64_t> lives_ms = std::nullopt;

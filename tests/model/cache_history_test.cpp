@@ -112,6 +112,18 @@ TEST(CacheHistoryChecker, NothingLoadedIsOlderThanAnInvalidation) {
   EXPECT_EQ(of(read_with(1, 8, true, false)), "") << "it began before";
   EXPECT_EQ(of(read_with(1, 10, false, true)), "") << "somebody put it";
 }
+TEST(CacheHistoryChecker, NothingItselfHasLoadedIsOlderThanAnInvalidation) {
+  const auto of = [](bool own, int table = 0) {
+    CacheEvent invalidated = ended(Kind::invalidated, 2, 9, table);
+    invalidated.of_own = true;
+    CacheEvent event = read_with(1, 10, true, false);
+    event.own = own;
+    return wrong({written(1, 0), written(2, 5), invalidated, event});
+  };
+  EXPECT_THAT(of(true), HasSubstr("its own invalidation"));
+  EXPECT_EQ(of(false), "") << "another table has loaded it";
+  EXPECT_EQ(of(true, 1), "") << "another table's";
+}
 TEST(CacheHistoryChecker, NothingWithTheTagIsOlderThanItsDrop) {
   const auto of = [](CacheEvent event) {
     return wrong({written(1, 0), written(2, 5), ended(Kind::dropped, 2, 9), event});

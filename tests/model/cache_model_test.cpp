@@ -22,7 +22,7 @@ class CacheModel : public ::testing::TestWithParam<Hears> {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     std::cout << count.steps << " histories from seed " << first_seed << ", " << count.reads << " reads, " << count.hits
               << " hits, " << count.load_waits << " waits for others' loads, " << count.drops << " drops, "
-              << took.count() << " s\n";
+              << count.invalidations << " invalidations, " << took.count() << " s\n";
     EXPECT_FALSE(wrong.has_value()) << *wrong;
   }
 };

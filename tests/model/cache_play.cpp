@@ -160,7 +160,7 @@ void CachePlay::act_extended(Actor& actor, int id) {
         drop(*actors_.front(), random_.below(kTags.size()));
       break;
     case 1:
-      if (lease_ && deletes_) {  // the source has changed, and nobody puts that
+      if (deletes_) {  // the source has changed, and nobody puts that
         write_source(id, false);
         untold_ = true;
         invalidate(actor, id);

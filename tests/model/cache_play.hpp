@@ -26,6 +26,7 @@ struct CacheCount {
   std::uint64_t hits = 0;
   std::uint64_t load_waits = 0;
   std::uint64_t drops = 0;
+  std::uint64_t invalidations = 0;
 };
 
 /// Plays histories of the seeds from `first_seed` on. Gives the first that went wrong, with its seed and all its steps.

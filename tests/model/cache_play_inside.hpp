@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -215,6 +216,7 @@ class CachePlay {
   std::array<std::set<std::uint64_t>, kIds> versions_;
   std::set<std::uint64_t> put_;
   std::set<std::uint64_t> failed_;  // of these the puts
+  std::map<std::uint64_t, std::set<int>> loaded_by_;
   std::deque<Load> loads_;
   std::vector<Placing> placings_;
   std::vector<Invalidating> invalidations_;

@@ -22,6 +22,7 @@ void CachePlay::load(std::size_t which) {
     return "a load of " + std::to_string(one.id) + " brings " + (found.absent ? "nothing of " : "") +
            std::to_string(found.version);
   });
+  loaded_by_[found.version].insert(one.table);
   if (found.absent)
     return one.done(std::optional<Loaded<std::string>>());
   one.done(std::optional(Loaded<std::string>{"v" + std::to_string(found.version), version_of(found.version),
@@ -39,13 +40,15 @@ void CachePlay::look_at_invalidations() {
     if (!one.reply.ready())
       return false;
     const auto outcome = one.reply.get();
-    // Of loads that are not shared, and of what is written before the right to is looked at, somebody may still write more.
-    if (outcome && lease_ && !tags_ && hears_ != Hears::tracking) {
+    if (outcome) {
       note([&] { return "the invalidation of " + std::to_string(one.id) + " has ended"; });
+      ++count_.invalidations;
+      // Of loads that are not shared, and of what is written before the right to is looked at, another table may still write more.
       record({.kind = CacheEvent::Kind::invalidated,
               .table = one.table,
               .id = one.id,
               .version = one.known,
+              .of_own = !lease_ || tags_ || hears_ == Hears::tracking,
               .end = ++step_});
     }
     return true;

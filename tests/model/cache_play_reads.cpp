@@ -64,9 +64,11 @@ void CachePlay::answered(Waiter& waiter, Result<CachedBytes> answer) {
   event.end = ++step_;
   event.begin_ms = waiter.begin_ms;
   event.loaded = true;
+  event.own = !lease_;  // that there is nothing is told by whoever has the right to load
   if (!event.absent) {
     event.version = answer->version.value();
     event.loaded = !put_.contains(event.version);
+    event.own = event.loaded && loaded_by_[event.version] == std::set<int>{waiter.actor.number};
     event.tagged = is_tagged(event.version);
     if (const auto own = ttl_of(event.version))
       event.lives_ms = own->count();
