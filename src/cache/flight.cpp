@@ -232,7 +232,7 @@ void Table::read_done(std::span<const FlightPointer> flights, Result<std::vector
       }
     }
     if (!again.empty())
-      read(again, ReadBy::library);
+      read(again, ReadBy::library_again);
     return;
   }
   std::span<const Value> rest(*answers);
@@ -259,7 +259,7 @@ void Table::read_one(const FlightPointer& flight, std::span<const Value> replies
         coherence_->misplaced();
       }
       refresh(*flight, false);
-      return read({&flight, 1}, ReadBy::library);
+      return read({&flight, 1}, ReadBy::library_again);
     }
     if (why.is(Errc::loading) || why.is(Errc::moved))
       return without_l2(flight, std::move(why));
@@ -464,8 +464,8 @@ void Table::fill(const FlightPointer& flight, std::string value) {
   };
   Exchange* const call = Exchange::command(std::move(end), "SET", key.view(), frame, "NX", "GET", "PX", ttl);
   if (flight->elsewhere)
-    return send_main(call, options_.l2_deadline, ReadBy::library);
-  send(call, options_.l2_deadline, ReadBy::library);
+    return send_main(call, options_.l2_deadline, ReadBy::library_again);
+  send(call, options_.l2_deadline, ReadBy::library_again);
 }
 
 void Table::filled(const FlightPointer& flight, std::string value, Result<std::vector<Value>> answers) {
@@ -509,14 +509,15 @@ void Table::fill_by_script(const FlightPointer& flight, const std::string& value
     self->counters_.l2_write_errors.fetch_add(1, std::memory_order_relaxed);
     self->land(flight, {answer_of(flight->version, value, CacheFrom::fill), self->shortened(flight->ttl)});
   };
-  put_script(flight->id, flight->version, value, flight->ttl, options_.l2_deadline, ReadBy::library, std::move(end));
+  put_script(flight->id, flight->version, value, flight->ttl, options_.l2_deadline, ReadBy::library_again,
+             std::move(end));
 }
 
 /// A newer row stands in L2: that is the answer.
 void Table::read_again(const FlightPointer& flight, const Frame& newer) {
   if (flight->reads < kMostReads) {
     refresh(*flight, true);
-    return read({&flight, 1}, ReadBy::library);
+    return read({&flight, 1}, ReadBy::library_again);
   }
   land(flight, {answer_of(newer.version, newer.value, CacheFrom::l2)});
 }
@@ -548,7 +549,7 @@ void Table::written(const FlightPointer& flight, std::string value, bool over_no
     Exchange* call = Exchange::command([](const Result<std::vector<Value>>&) {}, "EVALSHA", script.sha1, "1",
                                        key.view(), just_newer(flight->version).text());
     call->script = &script;
-    send_main(call, options_.l2_deadline, ReadBy::library);
+    send_main(call, options_.l2_deadline, ReadBy::library_again);
   }
   CachedBytes answer{std::move(value), flight->version, CacheFrom::fill, std::chrono::milliseconds(0)};
   Outcome outcome{std::move(answer), shortened(flight->ttl)};
@@ -740,7 +741,7 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     }
   }
   if (next)
-    read({&next, 1}, ReadBy::library);
+    read({&next, 1}, ReadBy::library_again);
 }
 
 }  // namespace cache

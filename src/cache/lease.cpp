@@ -72,7 +72,7 @@ void Table::ask_lease(const FlightPointer& flight) {
   Exchange* call = Exchange::command(std::move(end), "EVALSHA", script.sha1, "2", row.view(), lease.view(),
                                      flight->token, time, flight->stands ? flight->stands->text() : std::string_view());
   call->script = &script;
-  send_main(call, options_.l2_deadline, ReadBy::library);
+  send_main(call, options_.l2_deadline, ReadBy::library_again);
 }
 
 void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value>> answers) {
@@ -107,7 +107,7 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
     }
     flight->reads = 0;
     refresh(*flight, true);
-    return read({&flight, 1}, ReadBy::library);
+    return read({&flight, 1}, ReadBy::library_again);
   }
   std::optional<LoadTold> told;
   bool closed = false;
@@ -224,7 +224,7 @@ void Table::load_told(const FlightPointer& flight, const LoadTold& told) {
     case 'f':
       flight->reads = 0;
       refresh(*flight, true);
-      return read({&flight, 1}, ReadBy::library);
+      return read({&flight, 1}, ReadBy::library_again);
     case 'a':
       counters_.absent.fetch_add(1, std::memory_order_relaxed);
       return land(flight,
@@ -243,7 +243,7 @@ void Table::tell_of_no_holder(const BrandedId& id) {
   const auto channel = keys_.loads();
   const std::string message = message_of(id, kAnyHolder, 'x', {});
   send_main(Exchange::command([](const Result<std::vector<Value>>&) {}, "PUBLISH", channel.view(), message),
-            options_.l2_deadline, ReadBy::library);
+            options_.l2_deadline, ReadBy::library_again);
 }
 
 void Table::keep_lease(const FlightPointer& flight) {
@@ -267,7 +267,7 @@ void Table::keep_lease(const FlightPointer& flight) {
     };
     Exchange* call = Exchange::command(std::move(end), "EVALSHA", script.sha1, "1", lease.view(), flight->token, time);
     call->script = &script;
-    self->send_main(call, self->options_.load_lease / 3, ReadBy::library);
+    self->send_main(call, self->options_.load_lease / 3, ReadBy::library_again);
     self->keep_lease(flight);
   });
 }
@@ -302,7 +302,7 @@ void Table::take_back_older(const Flight& flight) {
   Exchange* call = Exchange::command([](const Result<std::vector<Value>>&) {}, "EVALSHA", script.sha1, "1", key.view(),
                                      newer->text());
   call->script = &script;
-  send_main(call, options_.l2_deadline, ReadBy::library);
+  send_main(call, options_.l2_deadline, ReadBy::library_again);
 }
 
 void Table::fill_and_end(const FlightPointer& flight, std::string value) {
@@ -340,7 +340,7 @@ void Table::fill_and_end(const FlightPointer& flight, std::string value) {
   Exchange* call = Exchange::command(std::move(end), "EVALSHA", script.sha1, "3", row.view(), lease.view(),
                                      channel.view(), flight->token, message, flight->version.text(), ttl, value);
   call->script = &script;
-  send_main(call, options_.l2_deadline, ReadBy::library);
+  send_main(call, options_.l2_deadline, ReadBy::library_again);
 }
 
 /// Gives the lease back. With a version: its row stands in L2, and must not if the lease was lost before.
@@ -359,7 +359,7 @@ void Table::end_lease(const FlightPointer& flight, const LoadTold& told, const s
       Exchange::command(std::move(end), "EVALSHA", script.sha1, "3", row.view(), lease.view(), channel.view(),
                         flight->token, message, version ? version->text() : std::string_view(), "", "");
   call->script = &script;
-  send_main(call, options_.l2_deadline, ReadBy::library);
+  send_main(call, options_.l2_deadline, ReadBy::library_again);
 }
 
 }  // namespace cache

@@ -379,8 +379,8 @@ detail::Target* Table::continues_on() const noexcept { return core_->continuatio
 void Table::send_main(Exchange* call, milliseconds deadline, ReadBy reader) {
   call->retain();
   const detail::CallPointer<Exchange> kept(call);
-  core_->submit(call, {.repeat = Repeat::safe, .deadline = deadline});
-  if (reader == ReadBy::library && call->source != nullptr)
+  core_->submit(call, {.repeat = Repeat::safe, .deadline = deadline, .never_refused = reader == ReadBy::library_again});
+  if (reader != ReadBy::caller && call->source != nullptr)
     call->source->leave_to_library();
 }
 

@@ -234,8 +234,8 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   enum class Told : std::uint8_t { here, by_push };
   void change(const BrandedId& id, Told told);
   /// Who reads the answer: a caller who waits for a reply may drive the main connection, all others leave it to the
-  /// library's thread.
-  enum class ReadBy : std::uint8_t { library, caller };
+  /// library's thread. What a flight that has begun asks after its first question is not refused at the client's in-flight bound.
+  enum class ReadBy : std::uint8_t { library, library_again, caller };
   /// On the main connection, or under tracking on the one that hears.
   void send_main(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);
   void send(Exchange* call, std::chrono::milliseconds deadline, ReadBy reader);

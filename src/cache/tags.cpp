@@ -122,7 +122,7 @@ void Table::fill_tagged(const FlightPointer& flight, Loaded<std::string> found) 
     self->land(flight, std::move(outcome));
   };
   put_tagged_script(flight->id, flight->version, value, flight->ttl, found.tags, flight->drops, flight->stands,
-                    options_.l2_deadline, ReadBy::library, std::move(end));
+                    options_.l2_deadline, ReadBy::library_again, std::move(end));
 }
 
 Reply<std::uint64_t> Table::invalidate_tag(std::string_view tag) {

@@ -270,7 +270,7 @@ void Table::remove_alone(const BrandedId& id, Removes what, RemoveEnd end) {
   };
   Exchange* const call = what == Removes::lease ? Exchange::command(std::move(done), "DEL", keys_.lease(id).view())
                                                 : Exchange::command(std::move(done), "DEL", keys_.row(id).view());
-  send_main(call, core_->options().deadline, ReadBy::library);
+  send_main(call, core_->options().deadline, ReadBy::library_again);
 }
 
 }  // namespace cache
