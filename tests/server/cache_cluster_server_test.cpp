@@ -316,8 +316,9 @@ TEST_F(CacheCluster, ARowThatHasGoneAheadIsInvalidated) {
       ASSERT_TRUE(cache) << cache.error().message();
       for (const bool leased : {false, true}) {
         ASSERT_TRUE(one.command("SET", key(name), std::string(version(1).text()) + "row").get());
-        if (leased)
+        if (leased) {
           ASSERT_TRUE(one.command("SET", lease, "of another process").get());
+        }
         EXPECT_EQ(got(*cache), "row/l2");
         const auto began = std::chrono::steady_clock::now();
         const auto outcome = cache->invalidate(kUser).get();

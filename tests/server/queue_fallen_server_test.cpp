@@ -68,8 +68,8 @@ TEST_F(FallenTest, ByTwoPassesAtOnce) {
   auto first = bring(below, 100);
   auto second = bring(below, 100);
   std::vector<FallenParent> fallen = first.get().value().fallen;
-  for (const FallenParent& one : second.get().value().fallen)
-    fallen.push_back(one);
+  const std::vector<FallenParent> others = second.get().value().fallen;
+  fallen.insert(fallen.end(), others.begin(), others.end());
   ASSERT_THAT(fallen, SizeIs(1));
   EXPECT_EQ(fallen.front().parent, parent);
   EXPECT_EQ(fallen.front().queue, queue().name());

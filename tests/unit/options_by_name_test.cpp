@@ -1,4 +1,5 @@
 // Whoever names one member of an option struct and compiles with -Wextra was warned of all the others.
+#pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wmissing-field-initializers"
 
 #include <gtest/gtest.h>
@@ -58,3 +59,4 @@ TEST(OptionsByName, OneMemberIsEnough) {
 
 }  // namespace
 }  // namespace echomq
+#pragma GCC diagnostic pop
