@@ -57,6 +57,7 @@ Table::FlightPointer Table::start_aside(const Shard& shard, Watch& watch) const 
   FlightPointer loading = watch.flight;
   FlightPointer flight = start_flight(shard, watch, loading->id, loading->own_load);
   flight->aside = true;
+  flight->beside = loading;
   flight->in_step = false;
   watch.aside = flight;
   watch.flight = std::move(loading);
@@ -436,6 +437,7 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
     const std::lock_guard lock(shard.mutex);
     const Watch& watch = shard.watches[value];
     overtaken = watch.evictions != flight->evictions || watch.floor > flight->version.value();
+    flight->writes = flight->version.value();
   }
   // Something newer is known: then this must not get into L2 either.
   if (overtaken || flight->away) {
@@ -639,6 +641,10 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     const std::lock_guard lock(shard.mutex);
     Watch& watch = shard.watches[id];
     const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
+    // The late loader's row, which was written after something had ended it and goes again.
+    if (flight->beside && outcome.answer && outcome.answer->value && watch.evictions != flight->beside->evictions &&
+        outcome.answer->version.value() == flight->beside->writes)
+      outcome.answer = too_late(options_.load_deadline);
     const bool found = outcome.answer && outcome.answer->value.has_value();
     const BrandedId version = found ? outcome.answer->version : flight->version;
     const Ticks rest = outcome.in_l2 ? static_cast<Ticks>(flight->ttl.count()) : outcome.rest;

@@ -120,7 +120,9 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
     Ticks margin = 0;        // then: a row of L2 with less time left is the one that is to be replaced
     bool late = false;       // its loader is: nobody waits any more
     bool aside = false;      // of those who ask while the loader is late: it reads L2 alone
-    bool timed = false;      // the loader's deadline runs
+    std::shared_ptr<Flight> beside;  // then: whose loader that is
+    std::uint64_t writes = 0;        // guarded by the shard's mutex: the version that it writes to L2
+    bool timed = false;              // the loader's deadline runs
 
     // Where the table has no loader, or a call its own. Guarded by the shard's mutex until it is decided.
     std::shared_ptr<const LoadBytes> own_load;

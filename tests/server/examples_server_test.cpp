@@ -76,8 +76,8 @@ TEST_F(Examples, NearCache) {
 
 TEST_F(Examples, Subjects) {
   const std::string out = run("subjects");
-  EXPECT_THAT(out, HasSubstr("orders.eu.placed: order 7\n"));
-  EXPECT_THAT(out, HasSubstr("orders.eu.paid: order 7\n"));
+  EXPECT_THAT(out, HasSubstr("orders.eu.placed: order ORD"));
+  EXPECT_THAT(out, HasSubstr("orders.eu.paid: order ORD"));
   EXPECT_THAT(out, HasSubstr("2 records of Europe\n"));
 }
 

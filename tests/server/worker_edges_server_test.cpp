@@ -375,7 +375,7 @@ TEST_F(WorkerEdges, TheBitesOfUpkeepAreBounded) {
   Worker below = start_on(client_->queue("below"), [](Job&) { return Dead("no luck"); }, options);
   ASSERT_TRUE(eventually([&] { return below.stats().delivered == 200; }));
   below.stop();
-  expect_short("flow_fail_deliver", 200);
+  expect_short("flow_death_deliver", 200);
 }
 
 }  // namespace
