@@ -20,7 +20,10 @@ inline namespace v1 {
 namespace worker {
 namespace {
 
+/// Calls of about a millisecond of the server's time at most, also of one that is slow: a job that is taken back, or a repeat, costs it more
+/// than one that is due.
 constexpr std::uint32_t kUpkeepBite = 100;
+constexpr std::uint32_t kCostlyBite = 50;
 /// How far apart workers that wait for the same due job ask for it.
 constexpr Milliseconds kDueSpread{3};
 /// How often a worker that does not sleep moves due jobs: nobody tells it of those that others schedule.
@@ -148,7 +151,7 @@ void Engine::fire() {
   if (stopping_ || closed_ || firing_)
     return;
   firing_ = true;
-  when(verbs_.fire_repeats(kUpkeepBite), [this](const Result<std::int64_t>& answer) {
+  when(verbs_.fire_repeats(kCostlyBite), [this](const Result<std::int64_t>& answer) {
     firing_ = false;
     if (answer && *answer > 0)
       counters_.fired.fetch_add(static_cast<std::uint64_t>(*answer), std::memory_order_relaxed);
@@ -160,7 +163,7 @@ void Engine::fire() {
     }
     if (*answer > 0)
       new_work();
-    if (*answer >= static_cast<std::int64_t>(kUpkeepBite))
+    if (*answer >= static_cast<std::int64_t>(kCostlyBite))
       fire();
   });
 }
@@ -169,7 +172,7 @@ void Engine::sweep() {
   if (stopping_ || closed_ || sweeping_)
     return;
   sweeping_ = true;
-  when(queue::sweep_lapsed(verbs_, {.max_stalled = options_.max_stalled, .limit = kUpkeepBite}),
+  when(queue::sweep_lapsed(verbs_, {.max_stalled = options_.max_stalled, .limit = kCostlyBite}),
        [this, sent = now_](const Result<queue::SweptLapsed>& answer) {
          sweeping_ = false;
          if (!answer) {
@@ -209,7 +212,7 @@ void Engine::sweep() {
          // Also a dead one leaves its slot under the queue's ceiling, or its lane's.
          if (moved > 0)
            new_work();
-         if (moved >= kUpkeepBite)
+         if (moved >= kCostlyBite)
            alarms_.set(Alarm::sweep, now_);
        });
 }

@@ -329,12 +329,12 @@ TEST_F(WorkerEdges, TheBitesOfUpkeepAreBounded) {
     ASSERT_EQ(queue_->claim_lane_batch({.size = 1'000, .lease = 1ms, .deadline = {}}).get().value().size(), 1'000U);
   std::this_thread::sleep_for(5ms);
   log_commands();
-  for (int i = 0; i < 20; ++i)
-    EXPECT_TRUE(queue_->sweep_stalled({.max_stalled = i % 2 == 0 ? 1U : 3U, .limit = 100}).get());
-  expect_short("sweep_stalled", 20);
+  for (int i = 0; i < 40; ++i)
+    EXPECT_TRUE(queue_->sweep_stalled({.max_stalled = i % 2 == 0 ? 1U : 3U, .limit = 50}).get());
+  expect_short("sweep_stalled", 40);
   EXPECT_EQ(counts().active, 0);
-  // Counts of lanes: 500 jobs in flight, and a hundred wrong counts.
-  ASSERT_EQ(queue_->claim_lane_batch({.size = 500, .lease = 1h, .deadline = {}}).get().value().size(), 500U);
+  // Counts of lanes: 300 jobs in flight, and a hundred wrong counts.
+  ASSERT_EQ(queue_->claim_lane_batch({.size = 300, .lease = 1h, .deadline = {}}).get().value().size(), 300U);
   for (int i = 0; i < 100; ++i)
     ASSERT_TRUE(client_->command("HSET", "emq:{work}:gactive", lane().text(), "1").get());
   log_commands();
@@ -357,9 +357,9 @@ TEST_F(WorkerEdges, TheBitesOfUpkeepAreBounded) {
     queue_->register_repeat("r" + std::to_string(i), {.every = 1h, .payload = "tick"}).detach();
   ASSERT_TRUE(eventually([&] { return integer("ZCARD", "emq:{work}:repeat") == 1'000; }));
   log_commands();
-  for (int i = 0; i < 10; ++i)
-    EXPECT_EQ(queue_->fire_repeats(100).get().value(), 100);
-  expect_short("repeat_fire", 10);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(queue_->fire_repeats(50).get().value(), 50);
+  expect_short("repeat_fire", 20);
   // Deaths of children elsewhere.
   std::vector<FlowJob> children(200);
   for (FlowJob& child : children) {

@@ -2,7 +2,7 @@
 -- upkeep (extension): whose turn the periodic work of the queue is. The worker that asks first after a period is over is told to
 -- do it, and the period begins anew; one that dies before it has done it leaves the work to the next period. Nobody is told to
 -- do what is not there to do: no lease that has lapsed, no outbox, no repeats. With the sweep's turn the counts of lanes are held
--- against active, up to 100 of them, any when there are more, and none while active has more than 500 members: lane_mend repairs.
+-- against active, up to 100 of them, any when there are more, and none while active has more than 300 members: lane_mend repairs.
 -- KEYS[1] upkeep              KEYS[2] active         KEYS[3] flow:outbox         KEYS[4] repeat      KEYS[5] gactive
 -- ARGV[1] period of the sweep in ms   ARGV[2] of the outbox   ARGV[3] of the repeats   ARGV[4] row prefix emq:{q}:job:
 -- Replies: [1 or 0 for the sweep; for the outbox; for the repeats; ms until the next of the three is due; lanes whose count is not
@@ -31,8 +31,8 @@ end
 local function lanes_that_differ()
   local said = redis.call('HRANDFIELD', KEYS[5], 100, 'WITHVALUES')
   local differ, counts = {}, {}
-  if #said == 0 or redis.call('ZCARD', KEYS[2]) > 500 then return differ end
-  for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, 499)) do
+  if #said == 0 or redis.call('ZCARD', KEYS[2]) > 300 then return differ end
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, 299)) do
     local g = redis.pcall('HGET', ARGV[4] .. id, 'group')
     if type(g) == 'string' then counts[g] = (counts[g] or 0) + 1 end
   end
