@@ -169,6 +169,7 @@ void CoherenceLink::answered(std::uint64_t number, std::uint64_t round, Result<s
   } else if (answers->back().is_error()) {
     outcome = std::unexpected<Error>(wire::to_error(answers->back().error_text()));
   }
+  const std::string text = outcome ? std::string() : outcome.error().message();
   // Taken before the lock, for it may be the last owner of a table that takes the lock when it ends.
   const auto sink = sink_.lock();
   milliseconds pause{0};
@@ -191,7 +192,6 @@ void CoherenceLink::answered(std::uint64_t number, std::uint64_t round, Result<s
   if (pause == milliseconds(0) || !sink || !by->live() || core_->closed())
     return;
   sink->refused();
-  const std::string text = outcome.error().message();
   const LogField fields[] = {{"channel", mode_ == Coherence::broadcast ? channel_ : prefix_}, {"text", text}};
   core_->log(LogLevel::warning, "cache_hears_nothing", fields);
   ask_again(round, pause);

@@ -197,7 +197,8 @@ void Link::repair(CallQueue& refused) {
     const std::lock_guard lock(mutex_);
     repairer_->repair(refused, again, given_up, why);
     again.for_each([&](detail::Call& call) {
-      if (call.internal)
+      // The loads, which are new. Of a call that somebody waits for the waiter reads it meanwhile.
+      if (call.source == nullptr)
         call.source = this;
     });
     pipeline_.enqueue_again(std::move(again));

@@ -157,6 +157,7 @@ struct PlayedNode::State {
   std::mutex mutex;
   std::vector<std::string> lines;  // guarded by mutex
   std::thread thread;
+  bool stopped = false;  ///< after it was served
 };
 
 PlayedNode::PlayedNode() : state_(std::make_unique<State>()) {
@@ -173,11 +174,17 @@ PlayedNode::PlayedNode() : state_(std::make_unique<State>()) {
 }
 
 PlayedNode::~PlayedNode() {
+  const bool begun = state_->thread.joinable();
+  stop();
+  if (!begun && !state_->stopped)
+    ::close(state_->listener);
+}
+
+void PlayedNode::stop() {
   state_->stopping = true;
   if (state_->thread.joinable()) {
     state_->thread.join();
-  } else {
-    ::close(state_->listener);
+    state_->stopped = true;
   }
 }
 

@@ -47,6 +47,8 @@ class PlayedNode {
   void drop();
   /// Its connections end, and nobody gets a new one.
   void die();
+  /// Nothing is played from here on.
+  void stop();
 
  private:
   struct State;

@@ -19,6 +19,7 @@
 #include "echomq/client.hpp"
 #include "echomq/stream.hpp"
 #include "keyspace/slot.hpp"
+#include "support/bounds.hpp"
 #include "support/played_node.hpp"
 
 namespace echomq::test {
@@ -47,8 +48,9 @@ class PlayedCluster : public ::testing::Test {
   PlayedCluster() { owners_[keyspace::slot("poke")] = kC; }
   ~PlayedCluster() override {
     client_.reset();
-    for (auto& node : nodes_)
-      node.reset();
+    // All of them first: each may ask for the others.
+    for (const auto& node : nodes_)
+      node->stop();
   }
 
   void begin(std::size_t node, PlayedNode::Play play) {
@@ -609,7 +611,7 @@ TEST_F(PlayedCluster, ARequestThatIsLongOnItsWayDoesNotBreakItsConnection) {
   at(kA).read_slowly();
   begin(kA, well);
   begin(kC, well);
-  open({.deadline = 60s, .heartbeat = 1500ms, .node_lease = NodeLease::never});
+  open({.deadline = 60s, .heartbeat = bound(1500ms), .node_lease = NodeLease::never});
   const std::string large(std::size_t{24} << 20, 'x');
   const std::string_view parts[] = {"SET", "{q}1", large, "KEEPTTL"};
   const auto begun = std::chrono::steady_clock::now();
