@@ -306,11 +306,11 @@ class Ours final : public Policy {
       shards_.push_back(std::make_unique<cache::L1>(most / shards * (cache::L1::kRowCost + kValue.size())));
   }
   bool request(Id id) override {
-    const std::uint64_t hash = cache::mix(id);
-    cache::L1& l1 = *shards_[(hash >> 40) & (shards_.size() - 1)];
-    if (l1.read(id, hash, 0, 1, into_))
+    const BrandedId row = *BrandedId::encode("USR", id);
+    cache::L1& l1 = *shards_[(cache::digits_of(row).hash() >> 40) & (shards_.size() - 1)];
+    if (l1.read(row, 0, 1, into_))
       return true;
-    l1.put({.id = id, .value = kValue, .expires = 1'000'000, .generation = 1});
+    l1.put({.id = row, .value = kValue, .expires = 1'000'000, .generation = 1});
     return false;
   }
 

@@ -53,6 +53,8 @@ class Reading {
   }
   Reading(const Reading&) = delete;
   Reading& operator=(const Reading&) = delete;
+  /// Of the thread that reads.
+  [[nodiscard]] std::uint32_t number() const noexcept { return record_.number; }
   ~Reading() { record_.reading.store(0, std::memory_order_release); }
 
  private:

@@ -82,12 +82,12 @@ void Table::join_with(const Shard& shard, Watch& watch, const std::shared_ptr<co
 }
 
 std::uint64_t Table::floor_of(const Flight& flight) {
-  const std::lock_guard lock(shard_of(mix(flight.id.value())).mutex);
+  const std::lock_guard lock(shard_of(flight.id).mutex);
   return flight.floor;  // a call that joins may raise it
 }
 
 bool Table::decide_loader(Flight& flight) {
-  const std::lock_guard lock(shard_of(mix(flight.id.value())).mutex);
+  const std::lock_guard lock(shard_of(flight.id).mutex);
   flight.decided = true;
   return has_loader() || flight.own_load;
 }
@@ -110,8 +110,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
       continue;
     }
     const std::uint64_t value = id.value();
-    const std::uint64_t hash = mix(value);
-    Shard& shard = shard_of(hash);
+    Shard& shard = shard_of(id);
     CachedBytes hit;
     Ticks left = 0;
     bool found = false;
@@ -121,7 +120,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
       // Under the mutex: a flight that has landed meanwhile is seen, one that has not is joined.
       const std::lock_guard lock(shard.mutex);
       const std::uint32_t generation = generation_.load(std::memory_order_seq_cst);
-      found = L1::read(fronts_[shard_number(hash)], value, hash, now(), generation, hit, &left);
+      found = in_l1(id, now(), generation, hit, &left);
       if (!found) {
         counters_.misses.fetch_add(1, std::memory_order_relaxed);
         if (options_.serve_stale == ServeStale::at_once && serving())
@@ -147,7 +146,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
       }
     }
     if (found) {
-      count_hit();
+      count_hit(epoch::record().number);
       if (near_end(left, hit) && hit.value)
         refresh_ahead(id, left + static_cast<Ticks>(hit.age.count()));
       waiters[i]->answer(std::move(hit));
@@ -164,7 +163,7 @@ void Table::fetch(std::span<const BrandedId> ids, std::span<detail::CacheWaiter*
 /// Of a row that is served meanwhile: nobody waits.
 void Table::refresh_ahead(const BrandedId& id, Ticks life) {
   const std::uint64_t value = id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(id);
   FlightPointer flight;
   {
     const std::lock_guard lock(shard.mutex);
@@ -194,7 +193,7 @@ void Table::read(std::span<const FlightPointer> flights, ReadBy reader) {
   // Of several the last alone has nothing behind its row: what is heard of another may come between its row and the end.
   if (options_.coherence == Coherence::tracking) {
     for (const FlightPointer& flight : flights.first(flights.size() - 1)) {
-      const std::lock_guard lock(shard_of(mix(flight->id.value())).mutex);
+      const std::lock_guard lock(shard_of(flight->id).mutex);
       flight->in_step = false;
     }
   }
@@ -309,7 +308,7 @@ void Table::without_l2(const FlightPointer& flight, Error why) {
 /// What the flight brings begins to be read now: what was heard before no longer speaks against it.
 void Table::refresh(Flight& flight, bool reads_l2) {
   const std::uint64_t value = flight.id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(flight.id);
   const std::lock_guard lock(shard.mutex);
   flight.generation = generation_.load(std::memory_order_seq_cst);
   const Watch& watch = shard.watches[value];
@@ -349,7 +348,7 @@ void Table::run_loader(const FlightPointer& flight) {
   bool closed = false;
   const bool asynchronous = load_async_ && !flight->own_load;
   {
-    Shard& shard = shard_of(mix(flight->id.value()));
+    Shard& shard = shard_of(flight->id);
     const std::lock_guard lock(shard.mutex);
     closed = closed_.load(std::memory_order_acquire);
     if (asynchronous && !closed) {
@@ -398,7 +397,7 @@ void Table::run_loader(const FlightPointer& flight) {
 void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   load_time_.add(std::chrono::steady_clock::now() - flight->load_began);
   {
-    const std::lock_guard lock(shard_of(mix(flight->id.value())).mutex);
+    const std::lock_guard lock(shard_of(flight->id).mutex);
     flight->stop.reset();
   }
   if (!result) {
@@ -433,7 +432,7 @@ void Table::loaded(const FlightPointer& flight, LoadedBytes result) {
   bool overtaken = false;
   {
     const std::uint64_t value = flight->id.value();
-    Shard& shard = shard_of(mix(value));
+    Shard& shard = shard_of(flight->id);
     const std::lock_guard lock(shard.mutex);
     const Watch& watch = shard.watches[value];
     overtaken = watch.evictions != flight->evictions || watch.floor > flight->version.value();
@@ -528,16 +527,16 @@ void Table::written(const FlightPointer& flight, std::string value, bool over_no
   bool overtaken = false;
   {
     const std::uint64_t id = flight->id.value();
-    Shard& shard = shard_of(mix(id));
+    Shard& shard = shard_of(flight->id);
     const std::lock_guard lock(shard.mutex);
     Watch& watch = shard.watches[id];
     overtaken = watch.evictions != flight->evictions || watch.floor > flight->version.value();
     // A newer row that this table has put, or is putting, is gone: of that the tracking connection is not told when it was itself that
     // changed the key last in that turn of the server.
     if (over_nothing && options_.coherence == Coherence::tracking) {
-      const auto held = shard.l1.version_of(id, now(), generation_.load(std::memory_order_seq_cst));
+      const auto held = shard.l1.version_of(flight->id, now(), generation_.load(std::memory_order_seq_cst));
       if (held && *held > flight->version.value())
-        shard.l1.erase(id, now());
+        shard.l1.erase(flight->id, now());
       if (watch.users > 1) {
         ++watch.evictions;
         ++flight->evictions;
@@ -562,7 +561,7 @@ void Table::written(const FlightPointer& flight, std::string value, bool over_no
 /// The load runs on, and what it brings is kept.
 void Table::overdue(const FlightPointer& flight) {
   const std::uint64_t id = flight->id.value();
-  Shard& shard = shard_of(mix(id));
+  Shard& shard = shard_of(flight->id);
   std::vector<Waiting> waiters;
   {
     const std::lock_guard lock(shard.mutex);
@@ -591,7 +590,7 @@ std::optional<Error> Table::failed_lately(const BrandedId& id) {
   if (options_.load_backoff.count() == 0)
     return std::nullopt;
   const std::uint64_t value = id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
   const auto found = shard.failures.find(value);
   if (found == shard.failures.end() || found->second.until <= now())
@@ -603,7 +602,7 @@ void Table::load_failed(const BrandedId& id, const Error& error) {
   if (options_.load_backoff.count() == 0)
     return;
   const std::uint64_t value = id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
   if (shard.failures.size() >= kMostFailures) {
     std::erase_if(shard.failures, [at = now()](const auto& one) { return one.second.until <= at; });
@@ -622,14 +621,14 @@ void Table::load_succeeded(const BrandedId& id) {
   if (options_.load_backoff.count() == 0)
     return;
   const std::uint64_t value = id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
   shard.failures.erase(value);
 }
 
 void Table::land(const FlightPointer& flight, Outcome outcome) {
   const std::uint64_t id = flight->id.value();
-  Shard& shard = shard_of(mix(id));
+  Shard& shard = shard_of(flight->id);
   std::vector<Waiting> waiters;
   FlightPointer next;
   bool gives_back = false;
@@ -668,14 +667,15 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
     if (found)
       watch.floor = std::max(watch.floor, version.value());
     // What is known now ends what was known then, also where it is not kept.
-    if (outcome.answer && options_.serve_stale != ServeStale::never && !shard.l1.version_of(id, now(), generation))
-      shard.l1.erase(id, now());
+    if (outcome.answer && options_.serve_stale != ServeStale::never &&
+        !shard.l1.version_of(flight->id, now(), generation))
+      shard.l1.erase(flight->id, now());
     const Ticks at = now();
     // What L2 has is no younger here than there.
     const Ticks expires = (found && rest > 0 ? flight->asked : at) + outcome.life;
     if (!superseded && outcome.life > 0 && expires > at + kClockLag && serving() && (found || outcome.told_absent)) {
-      const auto held = shard.l1.version_of(id, at, generation);
-      NewRow row{.id = id,
+      const auto held = shard.l1.version_of(flight->id, at, generation);
+      NewRow row{.id = flight->id,
                  .version = version,
                  .value = found ? std::string_view(*outcome.answer->value) : std::string_view(),
                  .absent = !found,
@@ -686,8 +686,8 @@ void Table::land(const FlightPointer& flight, Outcome outcome) {
         counters_.too_large.fetch_add(1, std::memory_order_relaxed);
     }
     // Nor is what this table has and is older: it was put here, and what is given now has no time left to be kept.
-    if (const auto held = shard.l1.version_of(id, now(), generation); found && held && *held < version.value())
-      shard.l1.erase(id, now());
+    if (const auto held = shard.l1.version_of(flight->id, now(), generation); found && held && *held < version.value())
+      shard.l1.erase(flight->id, now());
     waiters.swap(flight->waiters);
     (flight->aside ? watch.aside : watch.flight) = nullptr;
     if (flight->lease == Flight::Lease::held) {

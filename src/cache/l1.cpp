@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstring>
@@ -11,25 +10,23 @@
 #include <unordered_set>
 
 #include "cache/epoch.hpp"
-#include "cache/id_bytes.hpp"
+#include "cache/l1_row.hpp"
 
 namespace echomq {
 inline namespace v1 {
 namespace cache {
 namespace {
 
-constexpr std::uint32_t kAbsent = std::uint32_t{1} << 31;
-
 constexpr std::uint8_t kInSmall = 0;
 constexpr std::uint8_t kInMain = 1;
-constexpr std::uint8_t kMostUses = 3;
 
-// Row times are kept in 32 bits: expiry in units of 16 ms (never late), storing in ms (rows live 20 days at most). Expiry is
-// told from now by a difference with a sign: 2^31 units, 397 days, after its end a row that is still here would be live again.
-// So puts look for rows that have been over for more than half of that, a bucket each eighth time.
-constexpr int kExpiryShift = 4;
+// 2^31 units, 397 days, after its end a row that is still here would be live again. So puts look for rows that have been over
+// for more than half of that, a bucket each eighth time.
 constexpr std::int32_t kLongOver = std::int32_t{1} << 30;
 constexpr std::uint32_t kPutsABucket = 8;
+
+/// Queues hold values: in less room than digits.
+[[nodiscard]] Digits digits_of(std::uint64_t value) noexcept { return Digits::at(base62_encode(value)->data()); }
 
 // A mark is 14 bits of the hash and from where it was evicted.
 constexpr std::uint16_t kGhostOfSmall = 1;
@@ -45,76 +42,11 @@ constexpr std::uint32_t kRefusals = 32;  // in strict times one of so many is le
 constexpr std::size_t kFreeAfterRows = 64;
 constexpr std::size_t kFreeAfterBytes = std::size_t{256} << 10;
 
-/// Never 0, which stands for an empty place.
-[[nodiscard]] constexpr std::uint64_t tag_of(std::uint64_t hash) noexcept {
-  return std::max<std::uint64_t>(hash >> 56, 1);
-}
-
 }  // namespace
 
-/// Constant once linked, but for `uses`. The value follows at `kHead`, inside the padding where it fits.
-struct L1::Row {
-  static constexpr std::size_t kHead = 36;
-
-  std::uint64_t id;
-  BrandedId version;                       // as text, which a hit copies out
-  std::uint8_t queue;                      // of writers alone
-  mutable std::atomic<std::uint8_t> uses;  // by readers since it was queued, up to kMostUses
-  std::uint32_t expires;
-  std::uint32_t stored;
-  std::uint32_t size;  // the highest bit: absent
-
-  [[nodiscard]] std::size_t value_size() const noexcept { return size & ~kAbsent; }
-  [[nodiscard]] const char* value() const noexcept { return reinterpret_cast<const char*>(this) + kHead; }
-  [[nodiscard]] char* value() noexcept { return reinterpret_cast<char*>(this) + kHead; }
-  [[nodiscard]] bool live(Ticks now) const noexcept { return left(now) > 0; }
-  [[nodiscard]] std::int32_t left(Ticks now) const noexcept {
-    return static_cast<std::int32_t>(expires - static_cast<std::uint32_t>(now >> kExpiryShift));
-  }
-};
-
-/// One cache line: seven rows and, in one word, a byte of the hash of each, so that a look needs no walk whose length a
-/// processor would have to guess. The highest byte counts the rows that found this bucket full and went on to a later
-/// one; where it is 0 a look ends.
-struct alignas(64) L1::Bucket {
-  static constexpr std::size_t kPlaces = 7;
-  static constexpr std::uint64_t kEach = 0x0001'0101'0101'0101;
-  static constexpr int kPassedShift = 56;
-  static constexpr std::uint64_t kMostPassed = 255;  // and then for ever
-
-  std::atomic<std::uint64_t> tags{0};
-  std::array<std::atomic<Row*>, kPlaces> rows{};
-
-  /// A bit (the highest of its byte) for each place with the tag, perhaps for a few others.
-  [[nodiscard]] static std::uint64_t matches(std::uint64_t tags, std::uint64_t tag) noexcept {
-    const std::uint64_t zero_where_same = tags ^ (tag * kEach);
-    return (zero_where_same - kEach) & ~zero_where_same & (0x80 * kEach);
-  }
-  [[nodiscard]] static std::size_t place_of(std::uint64_t matches) noexcept {
-    return static_cast<std::size_t>(std::countr_zero(matches)) / 8;
-  }
-  void set_tag(std::size_t place, std::uint64_t tag) noexcept {
-    const std::uint64_t now = tags.load(std::memory_order_relaxed);
-    tags.store((now & ~(std::uint64_t{0xFF} << (8 * place))) | tag << (8 * place), std::memory_order_seq_cst);
-  }
-  void pass(bool more) noexcept {
-    const std::uint64_t now = tags.load(std::memory_order_relaxed);
-    if (now >> kPassedShift == kMostPassed)
-      return;
-    const std::uint64_t one = std::uint64_t{1} << kPassedShift;
-    tags.store(more ? now + one : now - one, std::memory_order_seq_cst);
-  }
-};
-
-/// Sizes are 4, 6, 8, 12, 16, 24 ...: by number, which fits into the low bits of the buckets' address.
 struct L1::Index {
-  static constexpr std::uint64_t kNumber = alignof(Bucket) - 1;
-
   explicit Index(std::uint32_t its_number)
-      : number(its_number), count(size_of(its_number)), buckets(new Bucket[count]) {}
-  [[nodiscard]] static std::size_t size_of(std::uint64_t number) noexcept {
-    return (4 + 2 * (number & 1)) << (number >> 1);
-  }
+      : number(its_number), count(buckets_of(its_number)), buckets(new Bucket[count]) {}
   [[nodiscard]] std::uint64_t word() const noexcept { return reinterpret_cast<std::uint64_t>(buckets.get()) | number; }
   [[nodiscard]] std::size_t places() const noexcept { return count * Bucket::kPlaces; }
   [[nodiscard]] std::size_t bytes() const noexcept { return count * sizeof(Bucket); }
@@ -182,89 +114,42 @@ void L1::publish(Index* index) noexcept {
   front_.index.store(index->word(), std::memory_order_seq_cst);
 }
 
-/// With the mutex or under an epoch.
-std::atomic<L1::Row*>* L1::find(Bucket* buckets, std::size_t count, std::uint64_t id, std::uint64_t hash,
-                                Row*& row) noexcept {
-  const std::uint64_t tag = tag_of(hash);
-  std::size_t at = place(hash, count);
-  for (std::size_t looked = 0; looked < count; ++looked) {
-    Bucket& bucket = buckets[at];
-    const std::uint64_t tags = bucket.tags.load(std::memory_order_seq_cst);
-    for (std::uint64_t matches = Bucket::matches(tags, tag); matches != 0; matches &= matches - 1) {
-      auto& where = bucket.rows[Bucket::place_of(matches)];
-      row = where.load(std::memory_order_seq_cst);
-      if (row != nullptr && row->id == id) [[likely]]
-        return &where;
-    }
-    if (tags >> Bucket::kPassedShift == 0)
-      break;
-    at = at + 1 == count ? 0 : at + 1;
-  }
-  return nullptr;
-}
-
-bool L1::read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
-              CachedBytes& into, Ticks* left) {
+bool L1::read(const BrandedId& id, Ticks now, std::uint32_t generation, CachedBytes& into) const {
   const epoch::Reading reading;
-  // In this order: rows of older generations were unlinked before the newer one was written here.
-  if (front.generation.load(std::memory_order_seq_cst) != generation)
-    return false;
-  const std::uint64_t word = front.index.load(std::memory_order_seq_cst);
-  Row* found = nullptr;
-  if (find(reinterpret_cast<Bucket*>(word & ~Index::kNumber), Index::size_of(word & Index::kNumber), id, hash, found) ==
-      nullptr)
-    return false;
-  const Row* row = found;
-  if (!row->live(now))
-    return false;
-  if (left != nullptr)
-    *left = static_cast<Ticks>(row->expires - static_cast<std::uint32_t>(now >> kExpiryShift)) << kExpiryShift;
-  // Written only while it changes something, so that a hot row's line is not passed from core to core.
-  const std::uint8_t uses = row->uses.load(std::memory_order_relaxed);
-  if (uses < kMostUses)
-    row->uses.store(static_cast<std::uint8_t>(uses + 1), std::memory_order_relaxed);
-  if ((row->size & kAbsent) != 0) {
-    into.value.reset();
-    into.version = BrandedId();
-  } else {
-    if (into.value) {
-      into.value->assign(row->value(), row->size);
-    } else {
-      into.value.emplace(row->value(), row->size);
-    }
-    into.version = row->version;
-  }
-  into.from = CacheFrom::hit;
-  into.age = std::chrono::milliseconds(static_cast<std::uint32_t>(now) - row->stored);
-  return true;
+  return read(reading, front_, id, digits_of(id).hash(), now, generation, into);
 }
 
-std::atomic<L1::Row*>* L1::slot_of(std::uint64_t id, std::uint64_t hash) const noexcept {
+std::atomic<L1::Row*>* L1::slot_of(const Digits& id, std::uint64_t hash) const noexcept {
   Row* row = nullptr;
   return find(index_->buckets.get(), index_->count, id, hash, row);
 }
 
-std::optional<std::uint64_t> L1::version_of(std::uint64_t id, Ticks now, std::uint32_t generation) const {
-  const auto* slot = slot_of(id, mix(id));
+std::optional<std::uint64_t> L1::version_of(const BrandedId& id, Ticks now, std::uint32_t generation) const {
+  const auto* slot = slot_of(digits_of(id));
   if (slot == nullptr || front_.generation.load(std::memory_order_relaxed) != generation)
     return std::nullopt;
   const Row* row = slot->load(std::memory_order_relaxed);
   if (!row->live(now))
     return std::nullopt;
-  return value_of(row->version);
+  return row->version().value();
 }
 
 L1::Row* L1::make(const NewRow& from) {
-  void* memory = ::operator new(std::max(sizeof(Row), Row::kHead + from.value.size()));
+  const bool foreign = brand_of(from.version) != brand_of(from.id);
+  const std::size_t brand = foreign ? Row::kBrand : 0;
+  void* memory = ::operator new(Row::kHead + std::max(Row::kLeast, brand + from.value.size()));
   auto* row = ::new (memory) Row;
-  row->id = from.id;
-  row->version = from.version;
+  std::memcpy(row->id_digits, from.id.text().data() + Row::kBrand, sizeof row->id_digits);
+  std::memcpy(row->version_digits, from.version.text().data() + Row::kBrand, sizeof row->version_digits);
   row->expires = static_cast<std::uint32_t>(from.expires >> kExpiryShift);
   row->stored = static_cast<std::uint32_t>(from.now);
-  row->size = static_cast<std::uint32_t>(from.value.size()) | (from.absent ? kAbsent : 0);
+  row->size =
+      static_cast<std::uint32_t>(from.value.size()) | (from.absent ? Row::kAbsent : 0) | (foreign ? Row::kForeign : 0);
   row->queue = kInSmall;
   row->uses.store(0, std::memory_order_relaxed);
-  std::ranges::copy(from.value, row->value());  // an absent value is a view of nothing
+  char* behind = reinterpret_cast<char*>(row) + Row::kHead;
+  std::memcpy(behind, from.version.text().data(), brand);
+  std::ranges::copy(from.value, behind + brand);  // an absent value is a view of nothing
   return row;
 }
 
@@ -280,14 +165,15 @@ bool L1::put(const NewRow& from) {
     clear();
     front_.generation.store(from.generation, std::memory_order_seq_cst);
   }
-  const std::uint64_t hash = mix(from.id);
-  if (kRowCost + from.value.size() > max_bytes_) {
+  const Digits digits = digits_of(from.id);
+  const std::uint64_t hash = digits.hash();
+  if (kRowCost + from.value.size() > max_bytes_ || from.value.size() > Row::kMostBytes) {
     erase(from.id, from.now);
     return false;
   }
   Row* row = make(from);
   bytes_ += cost(*row);
-  if (auto* slot = slot_of(from.id, hash)) {
+  if (auto* slot = slot_of(digits, hash)) {
     Row* old = slot->load(std::memory_order_relaxed);
     row->queue = old->queue;
     row->uses.store(old->uses.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -300,10 +186,10 @@ bool L1::put(const NewRow& from) {
   } else {
     if (admits(hash, cost(*row))) {
       row->queue = kInMain;
-      main_.push_back(from.id);
+      main_.push_back(digits.value());
     } else {
       small_bytes_ += cost(*row);
-      small_.push_back(from.id);
+      small_.push_back(digits.value());
     }
     insert_slot(row, hash);
     ++rows_;
@@ -339,7 +225,7 @@ void L1::grow() {
   for (std::size_t i = 0; i < old->count; ++i) {
     for (const auto& one : old->buckets[i].rows) {
       if (Row* row = one.load(std::memory_order_relaxed))
-        fresh->insert(row, mix(row->id));
+        fresh->insert(row, row->id().hash());
     }
   }
   publish(fresh);
@@ -371,8 +257,8 @@ void L1::clear() {
   free_retired();
 }
 
-bool L1::erase(std::uint64_t id, Ticks now) {
-  auto* slot = slot_of(id, mix(id));
+bool L1::erase(const BrandedId& id, Ticks now) {
+  auto* slot = slot_of(digits_of(id));
   if (slot == nullptr)
     return false;
   ++(slot->load(std::memory_order_relaxed)->live(now) ? gone_.erased : gone_.expired);
@@ -382,7 +268,7 @@ bool L1::erase(std::uint64_t id, Ticks now) {
 
 void L1::unlink(std::atomic<Row*>& slot) {
   Row* row = slot.load(std::memory_order_relaxed);
-  index_->erase(slot, mix(row->id));
+  index_->erase(slot, row->id().hash());
   bytes_ -= cost(*row);
   if (row->queue == kInSmall)
     small_bytes_ -= cost(*row);
@@ -447,8 +333,9 @@ void L1::evict_from_small(Ticks now) {
   assert(!small_.empty());
   const std::uint64_t id = small_.front();
   small_.pop_front();
-  const std::uint64_t hash = mix(id);
-  auto* slot = slot_of(id, hash);
+  const Digits digits = digits_of(id);
+  const std::uint64_t hash = digits.hash();
+  auto* slot = slot_of(digits, hash);
   if (slot == nullptr)
     return;
   Row* row = slot->load(std::memory_order_relaxed);
@@ -474,8 +361,9 @@ void L1::evict_from_small(Ticks now) {
 void L1::evict_from_main(Ticks now) {
   const std::uint64_t id = main_.front();
   main_.pop_front();
-  const std::uint64_t hash = mix(id);
-  auto* slot = slot_of(id, hash);
+  const Digits digits = digits_of(id);
+  const std::uint64_t hash = digits.hash();
+  auto* slot = slot_of(digits, hash);
   if (slot == nullptr)
     return;
   Row* row = slot->load(std::memory_order_relaxed);
@@ -508,7 +396,7 @@ void L1::tidy_queue(std::deque<std::uint64_t>& queue, std::uint8_t which) {
   std::deque<std::uint64_t> kept;
   std::unordered_set<std::uint64_t> seen;
   for (const std::uint64_t id : queue) {
-    const auto* slot = slot_of(id, mix(id));
+    const auto* slot = slot_of(digits_of(id));
     if (slot != nullptr && slot->load(std::memory_order_relaxed)->queue == which && seen.insert(id).second)
       kept.push_back(id);
   }

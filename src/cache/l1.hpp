@@ -2,7 +2,7 @@
 //
 // Readers take no lock: they look into an index of atomic words under an epoch and copy from rows that never
 // change once they are linked. Writers hold the shard's mutex, which is not in here: the table guards its flights by the
-// same one.
+// same one. Ids of one shard have one namespace, the table's kind.
 //
 // Memory of a row: 36 bytes and the value in one block, 11 to 16 bytes of index, 8 in a queue, 2 to 3 of ghosts.
 #pragma once
@@ -15,14 +15,15 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/epoch.hpp"
+#include "cache/id_bytes.hpp"
 #include "echomq/cache.hpp"
 
 namespace echomq {
 inline namespace v1 {
 namespace cache {
 
-/// A 64-bit mix of an id's value; the place (bits 0 to 31), the shard (from 40)
-/// and the tag (from 48) are different parts of it.
+/// A 64-bit mix of a number.
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t value) noexcept {
   value ^= value >> 32;
   value *= 0xE9846AF9B1A615D5;
@@ -36,7 +37,7 @@ using Ticks = std::uint64_t;
 
 /// What is put into L1.
 struct NewRow {
-  std::uint64_t id = 0;
+  BrandedId id;
   BrandedId version;
   std::string_view value;
   bool absent = false;  ///< a note that the loader found nothing
@@ -64,23 +65,21 @@ class L1 {
   L1(const L1&) = delete;
   L1& operator=(const L1&) = delete;
 
-  /// Any thread, without the mutex. `hash` is `mix(id)`; `left`: what is left of the row's time.
-  [[nodiscard]] static bool read(const Front& front, std::uint64_t id, std::uint64_t hash, Ticks now,
-                                 std::uint32_t generation, CachedBytes& into, Ticks* left = nullptr);
-  [[nodiscard]] bool read(std::uint64_t id, std::uint64_t hash, Ticks now, std::uint32_t generation,
-                          CachedBytes& into) const {
-    return read(front_, id, hash, now, generation, into);
-  }
+  /// Any thread, without the mutex, within `reading` (l1_row.hpp). `hash`: of the id's digits; `left`: what is left of the row's time.
+  [[nodiscard]] static bool read(const epoch::Reading& reading, const Front& front, const BrandedId& id,
+                                 std::uint64_t hash, Ticks now, std::uint32_t generation, CachedBytes& into,
+                                 Ticks* left = nullptr);
+  [[nodiscard]] bool read(const BrandedId& id, Ticks now, std::uint32_t generation, CachedBytes& into) const;
 
   // With the shard's mutex.
 
   /// The value of the version of a row that `read` would serve; nothing otherwise.
-  [[nodiscard]] std::optional<std::uint64_t> version_of(std::uint64_t id, Ticks now, std::uint32_t generation) const;
+  [[nodiscard]] std::optional<std::uint64_t> version_of(const BrandedId& id, Ticks now, std::uint32_t generation) const;
   /// Links a row in place of whatever the id had. False when it alone exceeds the bound; the id then has none.
   bool put(const NewRow& row);
   /// Whether there was one.
   /// One whose time is over at `now` counts as expired.
-  bool erase(std::uint64_t id, Ticks now = 0);
+  bool erase(const BrandedId& id, Ticks now = 0);
 
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -114,9 +113,10 @@ class L1 {
   [[nodiscard]] static Row* make(const NewRow& row);
   static void destroy(Row* row) noexcept;
   [[nodiscard]] static std::size_t cost(const Row& row) noexcept;
-  [[nodiscard]] static std::atomic<Row*>* find(Bucket* buckets, std::size_t count, std::uint64_t id, std::uint64_t hash,
+  [[nodiscard]] static std::atomic<Row*>* find(Bucket* buckets, std::size_t count, const Digits& id, std::uint64_t hash,
                                                Row*& row) noexcept;
-  [[nodiscard]] std::atomic<Row*>* slot_of(std::uint64_t id, std::uint64_t hash) const noexcept;
+  [[nodiscard]] std::atomic<Row*>* slot_of(const Digits& id, std::uint64_t hash) const noexcept;
+  [[nodiscard]] std::atomic<Row*>* slot_of(const Digits& id) const noexcept { return slot_of(id, id.hash()); }
   void insert_slot(Row* row, std::uint64_t hash);
   void grow();
   void publish(Index* index) noexcept;

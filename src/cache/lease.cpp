@@ -53,7 +53,7 @@ Result<void> Table::listen_for_loads() {
 
 void Table::ask_lease(const FlightPointer& flight) {
   {
-    Shard& shard = shard_of(mix(flight->id.value()));
+    Shard& shard = shard_of(flight->id);
     const std::lock_guard lock(shard.mutex);
     if (flight->token.empty()) {
       flight->token = fmt::format("{:016x}{:016x}", token_salt_, tokens_.fetch_add(1, std::memory_order_relaxed));
@@ -76,7 +76,7 @@ void Table::ask_lease(const FlightPointer& flight) {
 }
 
 void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value>> answers) {
-  Shard& shard = shard_of(mix(flight->id.value()));
+  Shard& shard = shard_of(flight->id);
   std::optional<Error> why;
   if (!answers) {
     why = answers.error();
@@ -148,7 +148,7 @@ Table::FlightPointer Table::leave_waiting(Shard& shard, const BrandedId& id, con
 }
 
 void Table::look_again(const FlightPointer& flight) {
-  if (leave_waiting(shard_of(mix(flight->id.value())), flight->id, flight.get()))
+  if (leave_waiting(shard_of(flight->id), flight->id, flight.get()))
     ask_lease(flight);
 }
 
@@ -156,7 +156,7 @@ void Table::look_again(const FlightPointer& flight) {
 void Table::look_again(const BrandedId& id) {
   if (options_.load_lease.count() == 0)
     return;
-  if (const FlightPointer flight = leave_waiting(shard_of(mix(id.value())), id, nullptr))
+  if (const FlightPointer flight = leave_waiting(shard_of(id), id, nullptr))
     ask_lease(flight);
 }
 
@@ -202,7 +202,7 @@ void Table::load_heard(std::string_view message) {
                       std::string(message.substr(kHead + 1))};
   FlightPointer waited;
   {
-    Shard& shard = shard_of(mix(id->value()));
+    Shard& shard = shard_of(*id);
     const std::lock_guard lock(shard.mutex);
     const auto found = shard.watches.find(id->value());
     if (found == shard.watches.end() || !found->second.flight)
@@ -252,7 +252,7 @@ void Table::keep_lease(const FlightPointer& flight) {
     if (!self)
       return;
     {
-      Shard& shard = self->shard_of(mix(flight->id.value()));
+      Shard& shard = self->shard_of(flight->id);
       const std::lock_guard lock(shard.mutex);
       if (flight->lease != Flight::Lease::held)
         return;
@@ -274,10 +274,9 @@ void Table::keep_lease(const FlightPointer& flight) {
 
 /// Invalidated by another process, or overdue: what is being loaded may be older than what somebody knows.
 void Table::lease_lost(Flight& flight) {
-  const std::uint64_t id = flight.id.value();
-  Shard& shard = shard_of(mix(id));
+  Shard& shard = shard_of(flight.id);
   const std::lock_guard lock(shard.mutex);
-  const auto found = shard.watches.find(id);
+  const auto found = shard.watches.find(flight.id.value());
   if (flight.lease != Flight::Lease::held || found == shard.watches.end() || found->second.flight.get() != &flight)
     return;
   flight.lease = Flight::Lease::lost;
@@ -289,10 +288,9 @@ void Table::lease_lost(Flight& flight) {
 void Table::take_back_older(const Flight& flight) {
   std::uint64_t floor = 0;
   {
-    const std::uint64_t id = flight.id.value();
-    Shard& shard = shard_of(mix(id));
+    Shard& shard = shard_of(flight.id);
     const std::lock_guard lock(shard.mutex);
-    floor = shard.watches[id].floor;
+    floor = shard.watches[flight.id.value()].floor;
   }
   const auto newer = BrandedId::encode(options_.kind, floor);
   if (floor <= flight.version.value() || !newer)
@@ -325,7 +323,7 @@ void Table::fill_and_end(const FlightPointer& flight, std::string value) {
       return self->land(flight, {std::move(answer)});
     }
     {
-      Shard& shard = self->shard_of(mix(flight->id.value()));
+      Shard& shard = self->shard_of(flight->id);
       const std::lock_guard lock(shard.mutex);
       flight->lease = Flight::Lease::written;
     }

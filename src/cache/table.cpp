@@ -11,6 +11,7 @@
 
 #include "cache/epoch.hpp"
 #include "cache/id_bytes.hpp"
+#include "cache/l1_row.hpp"
 #include "client/live_core.hpp"
 #include "identity/quoted.hpp"
 #include "result/try.hpp"
@@ -30,7 +31,7 @@ constexpr std::size_t kSmallestShard = std::size_t{256} << 10;
 
 /// The coarse clock costs a fifth of the precise one; it lags by a tick of the kernel, for which `kClockLag` makes up.
 [[nodiscard]] std::uint64_t coarse_ms() noexcept {
-  timespec at{};
+  timespec at;
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &at);
   return static_cast<std::uint64_t>(at.tv_sec) * 1000 + static_cast<std::uint64_t>(at.tv_nsec) / 1'000'000;
 }
@@ -165,24 +166,23 @@ Ticks Table::shortened(milliseconds whole) {
 }
 
 bool Table::peek(const BrandedId& id, CachedBytes& into) noexcept {
-  if (brand_of(id) != brand_)
+  if (brand_of(id) != brand_) [[unlikely]]
     return false;
-  const std::uint64_t value = value_of(id);
-  const std::uint64_t hash = mix(value);
-  const L1::Front& front = fronts_[shard_number(hash)];
-  if (!L1::read(front, value, hash, now(), generation_.load(std::memory_order_acquire), into))
+  const std::uint64_t hash = digits_of(id).hash();
+  const epoch::Reading reading;
+  if (!L1::read(reading, fronts_[shard_number(hash)], id, hash, now(), generation_.load(std::memory_order_acquire),
+                into))
     return false;
-  count_hit();
+  count_hit(reading.number());
   return true;
 }
 
-void Table::count_hit() noexcept {
-  const std::uint32_t number = epoch::record().number;
-  if (number < kOwnHits) {
-    auto& count = (*hits_)[number].count;
+void Table::count_hit(std::uint32_t thread) noexcept {
+  if (thread < kOwnHits) [[likely]] {
+    auto& count = (*hits_)[thread].count;
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   } else {
-    (*hits_)[kOwnHits + number % kSharedHits].count.fetch_add(1, std::memory_order_relaxed);
+    (*hits_)[kOwnHits + thread % kSharedHits].count.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
@@ -191,16 +191,24 @@ bool Table::hit(const BrandedId& id, CachedBytes& into) {
     return peek(id, into);
   if (brand_of(id) != brand_)
     return false;
-  const std::uint64_t value = value_of(id);
-  const std::uint64_t hash = mix(value);
+  const std::uint64_t hash = digits_of(id).hash();
   Ticks left = 0;
-  if (!L1::read(fronts_[shard_number(hash)], value, hash, now(), generation_.load(std::memory_order_acquire), into,
-                &left))
-    return false;
-  count_hit();
+  {
+    const epoch::Reading reading;
+    if (!L1::read(reading, fronts_[shard_number(hash)], id, hash, now(), generation_.load(std::memory_order_acquire),
+                  into, &left))
+      return false;
+    count_hit(reading.number());
+  }
   if (near_end(left, into) && into.value)
     refresh_ahead(id, left + static_cast<Ticks>(into.age.count()));
   return true;
+}
+
+bool Table::in_l1(const BrandedId& id, Ticks at, std::uint32_t generation, CachedBytes& into, Ticks* left) const {
+  const std::uint64_t hash = digits_of(id).hash();
+  const epoch::Reading reading;
+  return L1::read(reading, fronts_[shard_number(hash)], id, hash, at, generation, into, left);
 }
 
 /// A row that may be served though its time is over, or though nobody hears of its changes now.
@@ -209,13 +217,9 @@ std::optional<CachedBytes> Table::stale_row(const BrandedId& id) {
       serving() ? generation_.load(std::memory_order_acquire) : lost_generation_.load(std::memory_order_acquire);
   if (options_.serve_stale == ServeStale::never || generation == 0)
     return std::nullopt;
-  const std::uint64_t value = value_of(id);
-  const std::uint64_t hash = mix(value);
   CachedBytes row;
   // As it was then. Before the table has run for so long the time wraps, and so do those of rows.
-  if (!L1::read(fronts_[shard_number(hash)], value, hash, now() - static_cast<Ticks>(options_.stale.count()),
-                generation, row) ||
-      !row.value)
+  if (!in_l1(id, now() - static_cast<Ticks>(options_.stale.count()), generation, row) || !row.value)
     return std::nullopt;
   row.from = CacheFrom::stale;
   row.age = milliseconds(static_cast<std::uint32_t>(row.age.count() + options_.stale.count()));
@@ -225,20 +229,19 @@ std::optional<CachedBytes> Table::stale_row(const BrandedId& id) {
 
 Result<Applied> Table::apply(const BrandedId& id, const BrandedId& version) {
   ECHOMQ_CHECK(check_kind(id));
-  const std::uint64_t value = id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(id);
   // By the clock of who minted it; one that runs ahead of ours makes it none.
   lag_.add(std::min<std::chrono::nanoseconds>(std::chrono::system_clock::now() - version.minted_at(), kLongestLag));
   const std::lock_guard lock(shard.mutex);
   heard_version(shard, id, version.value(), options_.ttl);
-  const auto held = shard.l1.version_of(value, now(), generation_.load(std::memory_order_acquire));
+  const auto held = shard.l1.version_of(id, now(), generation_.load(std::memory_order_acquire));
   if (held && version.value() > *held) {
-    shard.l1.erase(value, now());
+    shard.l1.erase(id, now());
     counters_.coherence_applied.fetch_add(1, std::memory_order_relaxed);
     return Applied::applied;
   }
   if (!held && options_.serve_stale != ServeStale::never)
-    shard.l1.erase(value, now());  // one whose time is over, or of before a loss, is not served as stale from now on
+    shard.l1.erase(id, now());  // one whose time is over, or of before a loss, is not served as stale from now on
   counters_.coherence_stale.fetch_add(1, std::memory_order_relaxed);
   return Applied::stale;
 }
@@ -281,9 +284,9 @@ void Table::release(Shard& shard, std::uint64_t id) {
 /// The row has changed, and nobody says to which version.
 void Table::change(const BrandedId& id, Told told) {
   const std::uint64_t value = id.value();
-  Shard& shard = shard_of(mix(value));
+  Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
-  shard.l1.erase(value, now());
+  shard.l1.erase(id, now());
   shard.failures.erase(value);
   if (const auto found = shard.watches.find(value); found != shard.watches.end()) {
     Watch& watch = found->second;

@@ -204,9 +204,11 @@ class Table final : public CoherenceSink, public std::enable_shared_from_this<Ta
   // table.cpp
   [[nodiscard]] Result<void> begin_to_report();
   [[nodiscard]] Ticks now() const noexcept;
-  void count_hit() noexcept;
+  void count_hit(std::uint32_t thread) noexcept;
+  [[nodiscard]] bool in_l1(const BrandedId& id, Ticks at, std::uint32_t generation, CachedBytes& into,
+                           Ticks* left = nullptr) const;
   [[nodiscard]] std::size_t shard_number(std::uint64_t hash) const noexcept { return (hash >> 40) & last_shard_; }
-  [[nodiscard]] Shard& shard_of(std::uint64_t hash) noexcept { return *shards_[shard_number(hash)]; }
+  [[nodiscard]] Shard& shard_of(const BrandedId& id) noexcept { return *shards_[shard_number(digits_of(id).hash())]; }
   [[nodiscard]] Result<void> check_kind(const BrandedId& id) const;
   [[nodiscard]] Ticks shortened(std::chrono::milliseconds ttl);
   /// `ttl`: of its row, where that is known.

@@ -80,7 +80,7 @@ void Table::put_tagged_script(const BrandedId& id, const BrandedId& version, std
 /// drop of one of its tags may have ended, which L2 was to say.
 void Table::land_untaken(const FlightPointer& flight, CachedBytes answer) {
   {
-    Shard& shard = shard_of(mix(flight->id.value()));
+    Shard& shard = shard_of(flight->id);
     const std::lock_guard lock(shard.mutex);
     if (flight->marked)
       ++shard.watches[flight->id.value()].evictions;
@@ -109,7 +109,7 @@ void Table::fill_tagged(const FlightPointer& flight, Loaded<std::string> found) 
     if (reply.as_integer() == 0) {
       // For those who asked before; others ask again.
       {
-        Shard& shard = self->shard_of(mix(flight->id.value()));
+        Shard& shard = self->shard_of(flight->id);
         const std::lock_guard lock(shard.mutex);
         Watch& watch = shard.watches[flight->id.value()];
         ++watch.evictions;

@@ -91,7 +91,7 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
   }
   Writing writing{.id = id, .version = *version, .value = std::string(value), .ttl = ttl.value_or(options_.ttl)};
   const std::uint64_t key = id.value();
-  Shard& shard = shard_of(mix(key));
+  Shard& shard = shard_of(id);
   {
     const std::lock_guard lock(shard.mutex);
     Watch& watch = shard.watches[key];
@@ -99,7 +99,7 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
     writing.began = now();
     writing.generation = generation_.load(std::memory_order_seq_cst);
     writing.evictions = watch.evictions;
-    if (const auto held = shard.l1.version_of(key, now(), writing.generation))
+    if (const auto held = shard.l1.version_of(id, now(), writing.generation))
       watch.floor = std::max(watch.floor, *held);
   }
   const std::chrono::milliseconds lives = writing.ttl;
@@ -118,7 +118,7 @@ void Table::put_one(const BrandedId& id, std::string_view value, std::optional<B
 Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Value>> answers, Exchange::At at_node) {
   const std::uint64_t id = writing.id.value();
   const std::uint64_t version = writing.version.value();
-  Shard& shard = shard_of(mix(id));
+  Shard& shard = shard_of(writing.id);
   const bool answered = answers && !answers->back().is_error();
   const bool stored = answered && answers->back().kind() == Value::Kind::integer;
   std::optional<Frame> newer;
@@ -131,7 +131,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   if (stored && answers->back().as_integer() == 0) {
     // One of its tags was dropped later. What stands there is not known, and may be older.
     heard_version(shard, writing.id, version, writing.ttl);
-    shard.l1.erase(id, now());
+    shard.l1.erase(writing.id, now());
     ++watch.evictions;
     mark_early(watch);
     release(shard, id);
@@ -139,7 +139,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   }
   if (!stored && !newer) {
     // Written or not, nobody knows: whatever this process has may be old now.
-    shard.l1.erase(id, now());
+    shard.l1.erase(writing.id, now());
     ++watch.evictions;
     mark_early(watch);
     release(shard, id);
@@ -154,13 +154,13 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
   const Ticks at = now();
   // Also of what was heard before this put began, when L2 has lost that.
   const std::uint64_t floor = std::max(watch.floor, shard.floors.of(id, at));
-  const auto held = shard.l1.version_of(id, at, generation);
+  const auto held = shard.l1.version_of(writing.id, at, generation);
   const bool sound = stored && watch.evictions == writing.evictions && floor <= version &&
                      writing.generation == generation && serving() && told_of(at_node);
   // As in L2, whose time may have begun as soon as this was sent: what is over there has no tag to be dropped by.
   const Ticks expires = writing.began + shortened(writing.ttl);
   if (sound && expires > at && (!held || *held <= version)) {
-    const NewRow row{.id = id,
+    const NewRow row{.id = writing.id,
                      .version = writing.version,
                      .value = writing.value,
                      .now = at,
@@ -169,7 +169,7 @@ Result<CachePut> Table::put_done(const Writing& writing, Result<std::vector<Valu
     if (!shard.l1.put(row))
       counters_.too_large.fetch_add(1, std::memory_order_relaxed);
   } else if (held ? *held < known : options_.serve_stale != ServeStale::never) {
-    shard.l1.erase(id, now());
+    shard.l1.erase(writing.id, now());
   }
   release(shard, id);
   return stored ? CachePut::stored : CachePut::superseded;

@@ -15,12 +15,14 @@ namespace {
 
 BrandedId version(std::uint64_t value) { return BrandedId::encode("EVT", value).value(); }
 
+BrandedId row_id(std::uint64_t value) { return BrandedId::encode("USR", value).value(); }
+
 NewRow row(std::uint64_t id, std::string_view value, std::uint64_t of = 1) {
-  return {.id = id, .version = version(of), .value = value, .now = 0, .expires = 100'000, .generation = 1};
+  return {.id = row_id(id), .version = version(of), .value = value, .now = 0, .expires = 100'000, .generation = 1};
 }
 std::string read(const L1& l1, std::uint64_t id, Ticks now = 0, std::uint32_t generation = 1) {
   CachedBytes into;
-  if (!l1.read(id, mix(id), now, generation, into))
+  if (!l1.read(row_id(id), now, generation, into))
     return "(none)";
   return into.value.value_or("(absent)");
 }
@@ -30,20 +32,20 @@ TEST(CacheL1, ServesWhatWasPutUntilItExpires) {
   EXPECT_EQ(read(l1, 7), "(none)");
   EXPECT_TRUE(l1.put(row(7, "seven", 5)));
   CachedBytes into;
-  ASSERT_TRUE(l1.read(7, mix(7), 40, 1, into));
+  ASSERT_TRUE(l1.read(row_id(7), 40, 1, into));
   EXPECT_EQ(into.value, "seven");
   EXPECT_EQ(into.version, version(5));
   EXPECT_EQ(into.from, CacheFrom::hit);
   EXPECT_EQ(into.age.count(), 40);
-  EXPECT_EQ(l1.version_of(7, 0, 1), 5U);
+  EXPECT_EQ(l1.version_of(row_id(7), 0, 1), 5U);
   EXPECT_EQ(read(l1, 7, 100'000), "(none)") << "never late";
   EXPECT_EQ(read(l1, 7, 99'900), "seven");
-  EXPECT_FALSE(l1.version_of(7, 100'000, 1));
+  EXPECT_FALSE(l1.version_of(row_id(7), 100'000, 1));
   EXPECT_TRUE(l1.put(row(7, "", 6)));
   EXPECT_EQ(read(l1, 7), "");
   EXPECT_EQ(l1.rows(), 1U);
-  EXPECT_TRUE(l1.erase(7));
-  EXPECT_FALSE(l1.erase(7));
+  EXPECT_TRUE(l1.erase(row_id(7)));
+  EXPECT_FALSE(l1.erase(row_id(7)));
   EXPECT_EQ(read(l1, 7), "(none)");
   EXPECT_EQ(l1.bytes(), 0U);
 }
@@ -52,7 +54,7 @@ TEST(CacheL1, RowsOfAnotherGenerationAreNotServed) {
   L1 l1(100'000);
   EXPECT_TRUE(l1.put(row(1, "old")));
   EXPECT_EQ(read(l1, 1, 0, 2), "(none)");
-  EXPECT_FALSE(l1.version_of(1, 0, 2));
+  EXPECT_FALSE(l1.version_of(row_id(1), 0, 2));
 }
 
 TEST(CacheL1, AnAbsenceIsAHitWithoutAValue) {
@@ -61,7 +63,7 @@ TEST(CacheL1, AnAbsenceIsAHitWithoutAValue) {
   absent.absent = true;
   EXPECT_TRUE(l1.put(absent));
   EXPECT_EQ(read(l1, 1), "(absent)");
-  EXPECT_EQ(l1.version_of(1, 0, 1), 9U);
+  EXPECT_EQ(l1.version_of(row_id(1), 0, 1), 9U);
 }
 
 TEST(CacheL1, EveryLetterOfAVersionComesBack) {
@@ -71,8 +73,30 @@ TEST(CacheL1, EveryLetterOfAVersionComesBack) {
     one.version = id;
     l1.put(one);
     CachedBytes into;
-    ASSERT_TRUE(l1.read(1, mix(1), 0, 1, into));
+    ASSERT_TRUE(l1.read(row_id(1), 0, 1, into));
     EXPECT_EQ(into.version, id);
+    EXPECT_EQ(into.value, "x");
+    EXPECT_EQ(l1.version_of(row_id(1), 0, 1), id.value());
+  }
+}
+
+TEST(CacheL1, AValueStandsBehindTheNamespaceOfAForeignVersion) {
+  L1 l1(1'000'000);
+  for (std::size_t size = 0; size < 300; ++size) {
+    const std::string value = std::string(size, 'v') + "end";
+    for (const BrandedId& id : {BrandedId("USR0NgWEfAEJf1"), BrandedId("EVT0NgWEfAEJf1")}) {
+      NewRow one = row(size, value);
+      one.version = id;
+      ASSERT_TRUE(l1.put(one));
+      CachedBytes into;
+      ASSERT_TRUE(l1.read(row_id(size), 0, 1, into));
+      ASSERT_EQ(into.value, value);
+      ASSERT_EQ(into.version, id);
+    }
+    NewRow absent = row(size, "");
+    absent.absent = true;
+    ASSERT_TRUE(l1.put(absent));
+    ASSERT_EQ(read(l1, size), "(absent)");
   }
 }
 
@@ -114,7 +138,7 @@ TEST(CacheL1, ExpiredRowsMakeRoomFirstAndPutAndEraseForEverKeepsItSmall) {
   L1 l1(100'000);
   for (std::uint64_t round = 0; round < 200'000; ++round) {
     l1.put(row(round % 3, "value"));
-    l1.erase(round % 3);
+    l1.erase(row_id(round % 3));
   }
   EXPECT_EQ(l1.rows(), 0U);
   EXPECT_EQ(l1.bytes(), 0U);
@@ -130,7 +154,7 @@ TEST(CacheL1, ARowThatIsLongOverIsGoneBeforeItsTimeWraps) {
     later.now = now;
     later.expires = now + 100'000;
     for (std::uint64_t i = 0; i < 100; ++i) {
-      later.id = 8 + i % 3;
+      later.id = row_id(8 + i % 3);
       l1.put(later);
     }
   };
@@ -151,7 +175,7 @@ TEST(CacheL1, IsAMapWhileThereIsRoom) {
     for (int step = 0; step < 3000; ++step) {
       const std::uint64_t id = random() % 200 * (run % 2 == 0 ? 1 : (std::uint64_t{1} << 40));
       if (random() % 3 == 0) {
-        EXPECT_EQ(l1.erase(id), model.erase(id) == 1);
+        EXPECT_EQ(l1.erase(row_id(id)), model.erase(id) == 1);
       } else {
         model[id] = std::to_string(random());
         EXPECT_TRUE(l1.put(row(id, model[id])));
@@ -183,7 +207,7 @@ TEST(CacheL1, ReadersSeeWholeRowsBesideAWriter) {
       CachedBytes into;
       while (!stop) {
         const std::uint64_t id = random() % kIds;
-        if (!l1.read(id, mix(id), 0, 1, into))
+        if (!l1.read(row_id(id), 0, 1, into))
           continue;
         ASSERT_EQ(into.value, value_of(id, into.version.value()));
         hits.fetch_add(1, std::memory_order_relaxed);
@@ -195,7 +219,7 @@ TEST(CacheL1, ReadersSeeWholeRowsBesideAWriter) {
   while (writes < 100'000 || hits < 10'000) {
     const std::uint64_t id = random() % kIds;
     if (random() % 5 == 0) {
-      l1.erase(id);
+      l1.erase(row_id(id));
     } else {
       l1.put(row(id, value_of(id, writes), writes));
     }
