@@ -72,6 +72,30 @@ TEST_F(ToolWork, DrainingAPausedQueueEndsAndSaysSo) {
   EXPECT_EQ(work("exit 0").exit_code, 0) << "paused, and empty";
 }
 
+// It waited for ever: such a key answers no claim.
+TEST_F(ToolWork, DrainingAQueueWithAKeyOfAnotherTypeEndsAndNamesIt) {
+  const struct {
+    std::string key, is, should;
+  } all[] = {{"pending", "string", "zset"}, {"active", "string", "zset"}, {"schedule", "string", "zset"},
+             {"dead", "string", "zset"},    {"ring", "string", "list"},   {"meta", "string", "hash"},
+             {"limiter", "list", "string"}};
+  for (const auto& [key, is, should] : all) {
+    SCOPED_TRACE(key);
+    const std::string name = "emq:{jobs}:" + key;
+    ASSERT_TRUE(is == "list" ? client().command("RPUSH", name, "x").get() : client().command("SET", name, "x").get());
+    const ToolResult result = work("exit 0");
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr(name + " is a " + is + ", not a " + should));
+    const ToolResult json = work("exit 0", {"--json"});
+    EXPECT_EQ(json.exit_code, 1);
+    EXPECT_THAT(json.err, HasSubstr(R"("code":"wrong_type")"));
+    ASSERT_TRUE(client().command("DEL", name).get());
+  }
+  (void)add("given");
+  EXPECT_EQ(work("exit 0").exit_code, 0);
+  EXPECT_EQ(counts().completed, 1);
+}
+
 // Paused while its commands run: those are finished.
 TEST_F(ToolWork, DrainingAQueueThatIsPausedMeanwhileFinishesWhatRuns) {
   (void)add("runs");

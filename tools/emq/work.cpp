@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <csignal>
 #include <ctime>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -164,6 +166,7 @@ class EmptyWatch {
     work,  // or not known yet
     empty,
     paused,  // nothing runs that could end, and what waits is not given to anybody
+    broken,  // a key of another type: no claim can be made
   };
   EmptyWatch(const echomq::Client& client, const echomq::QueueName& queue) : client_(client), keys_(queue) {}
 
@@ -180,6 +183,14 @@ class EmptyWatch {
     if (!answer || answer->size() != all_parts) {
       return Found::work;
     }
+    for (std::size_t i = 0; i < kClaimed.size(); ++i) {
+      const auto& should = echomq::keyspace::spec(kClaimed[i]);
+      const std::string_view is = (*answer)[types_part + i].as_text().value_or("none");
+      if (is != "none" && is != to_string(should.holds)) {
+        broken_ = fmt::format("{} is a {}, not a {}", keys_.fixed(kClaimed[i]), is, to_string(should.holds));
+        return Found::broken;
+      }
+    }
     const auto depth = [&](Part part) { return (*answer)[part].as_integer().value_or(1); };
     left_ = depth(pending_part) + depth(scheduled_part);
     if (depth(active_part) != 0) {
@@ -193,17 +204,36 @@ class EmptyWatch {
   }
   /// Flat jobs that wait or are scheduled, at the last look.
   [[nodiscard]] std::int64_t left() const { return left_; }
+  /// The key of another type and what it is.
+  [[nodiscard]] const std::string& broken() const { return broken_; }
 
  private:
-  enum Part : std::size_t { pending_part, active_part, scheduled_part, ring_part, paused_part, all_parts };
+  using KeyType = echomq::keyspace::KeyType;
+  /// Keys without which there is no claim, or no end to what is scheduled.
+  static constexpr std::array kClaimed = {KeyType::pending, KeyType::active, KeyType::schedule, KeyType::ring,
+                                          KeyType::dead,    KeyType::meta,   KeyType::limiter};
+  enum Part : std::size_t {
+    pending_part,
+    active_part,
+    scheduled_part,
+    ring_part,
+    paused_part,
+    types_part,
+    all_parts = types_part + kClaimed.size()
+  };
 
   // One transaction: a job on its way from one place to the next must not be missed between two looks.
   void ask() {
     const std::string_view parts[paused_part][2] = {
         {"ZCARD", keys_.pending()}, {"ZCARD", keys_.active()}, {"ZCARD", keys_.schedule()}, {"LLEN", keys_.ring()}};
     const std::string_view paused[] = {"HGET", keys_.meta(), "paused"};
-    const echomq::CommandParts commands[all_parts] = {parts[pending_part], parts[active_part], parts[scheduled_part],
-                                                      parts[ring_part], paused};
+    std::array<std::array<std::string_view, 2>, kClaimed.size()> types;
+    std::vector<echomq::CommandParts> commands = {parts[pending_part], parts[active_part], parts[scheduled_part],
+                                                  parts[ring_part], paused};
+    for (std::size_t i = 0; i < kClaimed.size(); ++i) {
+      types[i] = {"TYPE", keys_.fixed(kClaimed[i])};
+      commands.emplace_back(types[i]);
+    }
     asked_.emplace(client_.transaction(commands));
   }
 
@@ -211,6 +241,7 @@ class EmptyWatch {
   echomq::keyspace::QueueKeys keys_;
   std::optional<echomq::Reply<std::vector<echomq::Value>>> asked_;
   std::int64_t left_ = 0;
+  std::string broken_;
 };
 
 // Each command needs a few descriptors while it runs, and the usual limit is 1,024.
@@ -347,6 +378,9 @@ Exit work(Session& session, const Options& options) {
   } else if (!options.quiet) {
     session.note(fmt::format("{} done, {} to be retried, {} dead, {} handed back", stats.completed, stats.retried,
                              stats.dead, stats.handed_back));
+  }
+  if (found == EmptyWatch::Found::broken) {
+    return session.report(Exit::failed, "wrong_type", watch.broken() + ": no job can be claimed");
   }
   if (report.unsettled == 0 && found == EmptyWatch::Found::paused) {
     return session.report(Exit::paused, "paused",

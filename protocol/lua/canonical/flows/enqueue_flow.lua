@@ -140,12 +140,22 @@ if any then
   end
 end
 
+local members, made = {}, 0
+for i = 1, n do
+  if not there[i] then
+    made = made + 1
+    members[2 * made - 1] = 0
+    members[2 * made] = ARGV[2 + 2 * i]
+  end
+end
+for first = 1, 2 * made, 1000 do   -- first: a key of another type refuses with nothing written
+  call('ZADD', pending, unpack(members, first, math.min(first + 999, 2 * made)))
+end
 call('HSET', row, 'state', 'awaiting_children', 'attempts', '0', 'payload', ARGV[2])
 if own then set_own(row, 0) end
 call('SET', dependencies, string.format('%d', n))
 call('DEL', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
 if log then log('added', parent, '0', nil, 'state', 'awaiting_children') end
-local members, made = {}, 0
 for i = 1, n do
   if not there[i] then
     local id, payload = ARGV[2 + 2 * i], ARGV[3 + 2 * i]
@@ -156,14 +166,8 @@ for i = 1, n do
       call('HSET', KEYS[3 + i], 'state', 'pending', 'attempts', '0', 'payload', payload, 'parent', parent)
     end
     if own then set_own(KEYS[3 + i], i) end
-    made = made + 1
     if log then log('added', id, '0', nil, 'parent', parent) end
-    members[2 * made - 1] = 0
-    members[2 * made] = id
   end
-end
-for first = 1, 2 * made, 1000 do
-  call('ZADD', pending, unpack(members, first, math.min(first + 999, 2 * made)))
 end
 if made > 0 then
   -- [flat_wake]

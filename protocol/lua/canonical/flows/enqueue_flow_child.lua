@@ -104,8 +104,8 @@ if now then
   end
   -- [end]
 end
+call('ZADD', pending, 0, id)   -- first: a key of another type refuses with nothing written
 call('HSET', row, unpack(fields, 1, math.min(#fields, 40)))
-call('ZADD', pending, 0, id)
 if log then log('added', id, '0', nil, 'parent', parent) end
 
 local made = 1

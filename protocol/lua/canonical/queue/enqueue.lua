@@ -102,8 +102,8 @@ if known > (logging and 1 or 0) then
   -- [end]
   return 0
 end
+redis.call('ZADD', pending, 0, id)   -- first: a key of another type refuses with nothing written
 redis.call('HSET', row, 'state', 'pending', 'attempts', '0', 'payload', ARGV[2])
-redis.call('ZADD', pending, 0, id)
 if log then log('added', id) end
 
 -- As flat_wake, of one job: a hint when parked workers lack one.

@@ -113,8 +113,8 @@ if ARGV[3] == 'in' then
   -- [end]
   due = now + due
 end
+redis.call('ZADD', schedule, due, id)   -- first: a key of another type refuses with nothing written
 redis.call('HSET', row, 'state', 'scheduled', 'attempts', '0', 'payload', ARGV[2])
-redis.call('ZADD', schedule, due, id)
 if log then log('added', id, '0', nil, 'due', due) end
 
 -- [due_wake]

@@ -13,7 +13,8 @@
 -- Replies: one integer a job, in order: 1 admitted; 0 duplicate (the row exists, or an earlier job of the batch has the id);
 --   -2 the id is not JOB-namespaced; -3 the row exists, but the job is in no set and its state names none: it would never run. One
 --   whose state does name a set is put back there, counted in metrics:repaired, and answered as a duplicate.
--- Refusals: ERR value of admit must be a number; ERR a payload is missing; ERR a record of admit is malformed
+-- Refusals: ERR value of admit must be a number; ERR a payload is missing; ERR a record of admit is malformed; a target of another type.
+--   Nothing is written then.
 local p, g, mode = ARGV[1], ARGV[2], ARGV[3]
 local call = redis.call
 local each = mode == 'each'
@@ -176,6 +177,21 @@ local function known(id, row)
   end
   -- [end]
   return found and 0 or -3
+end
+
+-- A set of another type refuses the batch with nothing written.
+if not each then
+  call('ZCARD', mode ~= '' and KEYS[2] or g == '' and KEYS[1] or p .. 'g:' .. g .. ':pending')
+else
+  local looked = {}
+  for i = 1, count do
+    local lane, due_later = ARGV[starts[i] + 2], ARGV[starts[i] + 3] ~= ''
+    local set = due_later and 2 or lane   -- no group is the number 2
+    if not looked[set] then
+      looked[set] = true
+      call('ZCARD', due_later and KEYS[2] or lane == '' and KEYS[1] or p .. 'g:' .. lane .. ':pending')
+    end
+  end
 end
 
 local now

@@ -65,8 +65,8 @@ for i = 2, #ARGV, 3 do
     elseif redis.call('EXISTS', row) == 1 then
       verdict = -3
     else
+      redis.call('ZADD', pending, 0, id)   -- first: a key of another type refuses with no job admitted
       redis.call('HSET', row, 'state', 'pending', 'attempts', '0', 'payload', fields[2])
-      redis.call('ZADD', pending, 0, id)
       redis.call('ZADD', registry, now + math.floor(every), name)
       made = made + 1
       if log then log('added', id, '0', nil, 'repeat', name) end
