@@ -10,6 +10,7 @@
 
 #include "conformance/caller.hpp"
 #include "echomq/queue.hpp"
+#include "queue/swept.hpp"
 
 namespace echomq::conformance {
 
@@ -179,6 +180,14 @@ json::value sweep_stalled(Caller& c) {
   });
 }
 
+json::value sweep_lapsed(Caller& c) {
+  const SweepOptions options{.max_stalled = c.args.count("max_stalled", 1), .limit = c.args.count("limit", 100)};
+  return c.value(queue::sweep_lapsed(c.queue(), options), [](const queue::SweptLapsed& all) {
+    return ok(json::object{
+        {"recovered", ids(all.swept.recovered)}, {"dead", ids(all.swept.dead)}, {"fallen", ids(all.fallen)}});
+  });
+}
+
 json::value publish(Caller& c) {
   std::vector<std::pair<std::string, std::string>> extra;
   if (const json::value* list = c.args.find("extra")) {
@@ -226,6 +235,7 @@ const std::map<std::string_view, Verb>& verbs() {
       {"promote", [](Caller& c) { return c.number(c.queue().promote(c.args.count("limit", 100))); }},
       {"reap", [](Caller& c) { return c.number(c.queue().reap()); }},
       {"sweep_stalled", sweep_stalled},
+      {"sweep_lapsed", sweep_lapsed},
       {"job_stalled",
        [](Caller& c) { return c.value(c.queue().stalled(c.args.id()), [](bool yes) { return json::value(yes); }); }},
       {"extend_lock",

@@ -9,6 +9,7 @@
 #include "conformance/caller.hpp"
 #include "conformance/verbs.hpp"
 #include "echomq/flow.hpp"
+#include "queue/flow_deliver.hpp"
 
 namespace echomq::conformance {
 namespace {
@@ -123,14 +124,30 @@ class Tree {
   return {ok(std::move(by_child)), {}};
 }
 
+[[nodiscard]] std::uint32_t batch_of(const json::object& args) {
+  const json::value* batch = args.if_contains("batch");
+  return batch != nullptr ? batch->to_number<std::uint32_t>() : 100;
+}
+
+/// One pass that says which parents have died of it.
+[[nodiscard]] Outcome deliver_deaths(const Queue& queue, std::uint32_t batch) {
+  const auto brought = queue::bring(queue, batch).get();
+  if (!brought)
+    return refused(brought.error());
+  json::array fallen;
+  for (const queue::FallenParent& one : brought->fallen)
+    fallen.push_back(
+        json::array{json::string(one.queue.text()), json::string(one.parent.text()), text_to_json(one.reason)});
+  return {ok(json::object{{"delivered", brought->pass.delivered}, {"fallen", std::move(fallen)}}), {}};
+}
+
 [[nodiscard]] Outcome make(const Flow& flow, std::string_view call, const json::object& args) {
   if (call == "flow_add")
     return add(flow, args);
   if (call == "flow_add_bulk")
     return add_bulk(flow, args);
   if (call == "deliver") {
-    const json::value* batch = args.if_contains("batch");
-    const auto pass = flow.deliver(batch != nullptr ? batch->to_number<std::uint32_t>() : 100).get();
+    const auto pass = flow.deliver(batch_of(args)).get();
     return pass ? Outcome{ok(pass->delivered), {}} : refused(pass.error());
   }
   const JobId parent = good(JobId::parse(text_of(args.at("id"))));
@@ -146,12 +163,15 @@ class Tree {
 
 std::optional<Outcome> make_flow_call(const Client& client, std::string_view call, std::string_view queue,
                                       const json::object& args) {
-  static constexpr std::string_view kCalls[] = {"flow_add",         "flow_add_bulk", "children_values",
-                                                "ignored_failures", "dependencies",  "deliver"};
+  static constexpr std::string_view kCalls[] = {"flow_add",     "flow_add_bulk", "children_values", "ignored_failures",
+                                                "dependencies", "deliver",       "deliver_deaths"};
   if (std::find(std::begin(kCalls), std::end(kCalls), call) == std::end(kCalls))
     return std::nullopt;
   try {
-    return make(Flow(client.queue(good(QueueName::parse(queue)))), call, args);
+    const Queue own = client.queue(good(QueueName::parse(queue)));
+    if (call == "deliver_deaths")
+      return deliver_deaths(own, batch_of(args));
+    return make(Flow(own), call, args);
   } catch (const Raised& raised) {
     return Outcome{json::object{{"raises", raised.why}}, raised.why};
   }

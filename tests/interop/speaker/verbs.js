@@ -73,6 +73,10 @@ const queueVerbs = {
     const [recovered, dead] = await runtime.run('sweep_stalled', {max_stalled: 1, limit: 100, ...args});
     return {ok: {recovered: toJson(recovered), dead: toJson(dead)}};
   },
+  async sweep_lapsed(runtime, args) {
+    const [recovered, dead, fallen] = await runtime.run('sweep_lapsed', {max_stalled: 1, limit: 100, ...args});
+    return {ok: {recovered: toJson(recovered), dead: toJson(dead), fallen: toJson(fallen)}};
+  },
   async job_stalled(runtime, args) {
     const count = await runtime.send('HGET', runtime.keys.name('job', {...args, id: idOf(args)}), 'stalled');
     return count !== null && Number(count) > 0;

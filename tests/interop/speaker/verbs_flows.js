@@ -1,5 +1,5 @@
 // Flows: parents that wait for children, deaths that climb, the outbox between queues.
-import {fromBytes} from './bytes.js';
+import {fromBytes, toJson} from './bytes.js';
 import {checkId, checkQueue} from './keys.js';
 import {Raised, idOf, positive} from './shapes.js';
 
@@ -136,23 +136,42 @@ async function add(runtime, queue, {parent, children}) {
   return shapeOf(root);
 }
 
-/** Brings a record to its parent's queue. False when it cannot be brought. */
-async function bring(runtime, {kind, queue, parent, child, policy, last}) {
+/**
+ * Brings a record to its parent's queue, a death by that script. Gives its reply: 1, or 2 when the script says that the parent has died of
+ * it; anything else: it cannot be brought.
+ */
+async function bring(runtime, {kind, queue, parent, child, policy, last}, byDeath) {
   const key = (type) => runtime.keys.name(type, {queue, id: parent});
   const base = runtime.keys.name('base', {queue});
-  const reply =
-    kind === 'complete'
-      ? await runtime.scripts.runAs(
-          'flow_deliver',
-          [key('dependencies'), key('processed'), key('job')],
-          [child, last, parent, base],
-        )
-      : await runtime.scripts.runAs(
-          'flow_fail_deliver',
-          [key('dependencies'), key('failed'), key('unsuccessful'), key('job')],
-          [child, last, policy, base, parent],
-        );
-  return reply === 1;
+  return kind === 'complete'
+    ? await runtime.scripts.runAs(
+        'flow_deliver',
+        [key('dependencies'), key('processed'), key('job')],
+        [child, last, parent, base],
+      )
+    : await runtime.scripts.runAs(
+        byDeath,
+        [key('dependencies'), key('failed'), key('unsuccessful'), key('job')],
+        [child, last, policy, base, parent],
+      );
+}
+
+/** One pass over the outbox. What is malformed stays where it is, in nobody's way. */
+async function pass(runtime, args, byDeath) {
+  const outbox = runtime.keys.name('flow:outbox', args);
+  const records = await runtime.send('LRANGE', outbox, 0, positive(args.batch ?? 100, 'batch') - 1);
+  let delivered = 0;
+  const fallen = [];
+  for (const bytes of records) {
+    const record = parseRecord(bytes);
+    const reply = record === null ? 0 : await bring(runtime, record, byDeath);
+    if (reply !== 1 && reply !== 2) continue;
+    // By value, not by place: two who deliver at a time take out nothing that the other has not brought.
+    await runtime.send('LREM', outbox, 1, bytes);
+    ++delivered;
+    if (reply === 2) fallen.push([record.queue, record.parent, toJson(record.last)]);
+  }
+  return {delivered, fallen};
 }
 
 export const flowVerbs = {
@@ -176,19 +195,12 @@ export const flowVerbs = {
     }
     return {ok: done};
   },
-  /** One pass over the outbox. What is malformed stays where it is, in nobody's way. */
   async deliver(runtime, args) {
-    const outbox = runtime.keys.name('flow:outbox', args);
-    const records = await runtime.send('LRANGE', outbox, 0, positive(args.batch ?? 100, 'batch') - 1);
-    let delivered = 0;
-    for (const bytes of records) {
-      const record = parseRecord(bytes);
-      if (record === null || !(await bring(runtime, record))) continue;
-      // By value, not by place: two who deliver at a time take out nothing that the other has not brought.
-      await runtime.send('LREM', outbox, 1, bytes);
-      ++delivered;
-    }
-    return {ok: delivered};
+    return {ok: (await pass(runtime, args, 'flow_fail_deliver')).delivered};
+  },
+  /** The same, and which parents have died of it. */
+  async deliver_deaths(runtime, args) {
+    return {ok: await pass(runtime, args, 'flow_death_deliver')};
   },
   async children_values(runtime, args) {
     return {ok: mapOf(await runtime.send('HGETALL', runtime.keys.name('processed', {...args, id: idOf(args)})))};
