@@ -135,9 +135,10 @@ class Tree {
   if (!brought)
     return refused(brought.error());
   json::array fallen;
-  for (const queue::FallenParent& one : brought->fallen)
+  for (const queue::FallenParent& one : brought->fallen) {
     fallen.push_back(
         json::array{json::string(one.queue.text()), json::string(one.parent.text()), text_to_json(one.reason)});
+  }
   return {ok(json::object{{"delivered", brought->pass.delivered}, {"fallen", std::move(fallen)}}), {}};
 }
 
