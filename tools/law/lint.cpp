@@ -2,6 +2,7 @@
 #include "law/lint.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <regex>
 #include <sstream>
 
@@ -32,6 +33,7 @@ class ScriptLint {
       add(error.line, "syntax", error.what());
       return std::move(findings_);
     }
+    is_lua_ = true;
     for (const Remark& remark : facts_.remarks)
       add(remark.line, remark.rule, remark.text);
     keys();
@@ -46,6 +48,8 @@ class ScriptLint {
     }
     return std::move(findings_);
   }
+  /// After `run`; nothing when it is not Lua.
+  [[nodiscard]] std::optional<Facts> facts() const { return is_lua_ ? std::optional(facts_) : std::nullopt; }
 
  private:
   void add(int line, std::string rule, std::string text) {
@@ -214,6 +218,7 @@ class ScriptLint {
   const ScriptEntry* entry_;
   Head head_;
   Facts facts_;
+  bool is_lua_ = false;
   std::vector<Finding> findings_;
 };
 
@@ -229,6 +234,21 @@ class ScriptLint {
   return all;
 }
 
+[[nodiscard]] Access access_of(const Protocol& protocol, const std::map<std::string, Facts>& facts) {
+  Access access;
+  for (const auto& [script, its] : facts) {
+    for (const Touch& touch : its.touches) {
+      for (const std::string& type : types_touched(touch, protocol.registry.script(script), protocol.registry))
+        (touch.writes ? access.writers : access.readers)[type].insert(script);
+    }
+  }
+  for (auto& [type, readers] : access.readers) {
+    for (const std::string& writer : access.writers[type])
+      readers.erase(writer);
+  }
+  return access;
+}
+
 /// Prose ("lock plane of a peer") names what is above the line; one word must be a script or one of `hosts`.
 [[nodiscard]] bool is_prose(const std::string& name) { return name.find(' ') != std::string::npos; }
 
@@ -241,11 +261,12 @@ class ScriptLint {
 
 class RegistryLint {
  public:
-  explicit RegistryLint(const Protocol& protocol) : protocol_(protocol), registry_(protocol.registry) {}
+  RegistryLint(const Protocol& protocol, const std::map<std::string, Facts>& facts)
+      : protocol_(protocol), registry_(protocol.registry), facts_(facts) {}
 
   [[nodiscard]] std::vector<Finding> run() {
     files();
-    const Access access = access_of(protocol_);
+    const Access access = access_of(protocol_, facts_);
     for (const KeyEntry& key : registry_.keys) {
       const auto found = [](const auto& map, const std::string& type) {
         const auto entry = map.find(type);
@@ -313,7 +334,7 @@ class RegistryLint {
   void fields() {
     std::map<std::string, std::set<std::string>> written;
     std::set<std::string> touched;
-    for (const auto& [script, facts] : facts_of(protocol_)) {
+    for (const auto& [script, facts] : facts_) {
       for (const Touch& touch : facts.touches) {
         if (!types_touched(touch, registry_.script(script), registry_).contains("job"))
           continue;
@@ -353,6 +374,7 @@ class RegistryLint {
 
   const Protocol& protocol_;
   const Registry& registry_;
+  const std::map<std::string, Facts>& facts_;
   std::vector<Finding> findings_;
 };
 
@@ -368,34 +390,25 @@ std::vector<Finding> lint_script(const Source& source, const Registry& registry)
 
 std::vector<Finding> lint(const Protocol& protocol) {
   std::vector<Finding> all;
+  std::map<std::string, Facts> facts;  // most of the work
   for (const Source& source : protocol.scripts) {
-    for (Finding& one : lint_script(source, protocol.registry))
+    ScriptLint script(source, protocol.registry);
+    for (Finding& one : script.run())
       all.push_back(std::move(one));
+    if (auto found = script.facts())
+      facts.emplace(source.name, *std::move(found));
   }
   for (const Source& fragment : protocol.fragments) {
     const Head head = head_of(fragment);
     if (head.text.find("Expects") == std::string::npos && head.keys.empty() && head.arguments.empty())
       all.push_back({fragment.path, 1, "head", "a fragment begins with what it expects: `-- Expects ...`"});
   }
-  for (Finding& one : RegistryLint(protocol).run())
+  for (Finding& one : RegistryLint(protocol, facts).run())
     all.push_back(std::move(one));
   return all;
 }
 
-Access access_of(const Protocol& protocol) {
-  Access access;
-  for (const auto& [script, facts] : facts_of(protocol)) {
-    for (const Touch& touch : facts.touches) {
-      for (const std::string& type : types_touched(touch, protocol.registry.script(script), protocol.registry))
-        (touch.writes ? access.writers : access.readers)[type].insert(script);
-    }
-  }
-  for (auto& [type, readers] : access.readers) {
-    for (const std::string& writer : access.writers[type])
-      readers.erase(writer);
-  }
-  return access;
-}
+Access access_of(const Protocol& protocol) { return access_of(protocol, facts_of(protocol)); }
 
 std::string with_access(const std::string& keys_json, const Protocol& protocol) {
   const Access access = access_of(protocol);
