@@ -193,10 +193,10 @@ json::value group_run(const StreamCaller& c) {
   return handled;
 }
 
-using Verb = std::function<json::value(const StreamCaller&)>;
+using StreamVerb = std::function<json::value(const StreamCaller&)>;
 
-const std::map<std::string_view, Verb>& verbs() {
-  static const std::map<std::string_view, Verb> table = {
+const std::map<std::string_view, StreamVerb>& stream_verbs() {
+  static const std::map<std::string_view, StreamVerb> table = {
       {"stream_append", [](const StreamCaller& c) { return append(c, {}); }},
       {"stream_append_id", [](const StreamCaller& c) { return append(c, {.id = c.event_id()}); }},
       {"stream_append_batch", append_batch},
@@ -251,8 +251,8 @@ const std::map<std::string_view, Verb>& verbs() {
 
 std::optional<Outcome> make_bus_call(const Client& client, std::string_view call, std::string_view queue,
                                      const json::object& args) {
-  const auto verb = verbs().find(call);
-  if (verb == verbs().end())
+  const auto verb = stream_verbs().find(call);
+  if (verb == stream_verbs().end())
     return std::nullopt;
   Outcome outcome;
   try {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/core.hpp"
+#include "conformance/caller.hpp"
 #include "conformance/verbs.hpp"
 #include "echomq/cache.hpp"
 #include "echomq/queue.hpp"
@@ -51,9 +52,6 @@ std::list<OpenTable>& tables() {
   static std::list<OpenTable> open;
   return open;
 }
-
-[[nodiscard]] json::value ok(json::value value) { return json::object{{"ok", std::move(value)}}; }
-[[nodiscard]] json::value error(json::value value) { return json::object{{"error", std::move(value)}}; }
 
 class CacheCaller {
  public:
@@ -240,12 +238,12 @@ class CacheCaller {
   const json::object& args_;
 };
 
-using Verb = json::value (CacheCaller::*)();
+using CacheVerb = json::value (CacheCaller::*)();
 
 }  // namespace
 
 std::optional<Outcome> make_cache_call(const Client& client, std::string_view call, const json::object& args) {
-  static const std::map<std::string_view, Verb> verbs = {
+  static const std::map<std::string_view, CacheVerb> verbs = {
       {"table_start", &CacheCaller::table_start},
       {"fetch", &CacheCaller::fetch},
       {"fetch_together", &CacheCaller::fetch_together},

@@ -79,7 +79,7 @@ using Verb = std::function<json::value(Caller&)>;
   });
 }
 
-const std::map<std::string_view, Verb>& verbs() {
+const std::map<std::string_view, Verb>& lane_verbs() {
   static const std::map<std::string_view, Verb> table = {
       {"claim_batch", claim_batch},
       {"lane_wclaim",
@@ -169,8 +169,8 @@ const std::map<std::string_view, Verb>& verbs() {
 
 std::optional<Outcome> make_lane_call(const Client& client, std::string_view call, std::string_view queue,
                                       const json::object& args) {
-  const auto verb = verbs().find(call);
-  if (verb == verbs().end() && call != "batch_run")
+  const auto verb = lane_verbs().find(call);
+  if (verb == lane_verbs().end() && call != "batch_run")
     return std::nullopt;
   try {
     if (call == "batch_run")

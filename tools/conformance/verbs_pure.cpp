@@ -1,4 +1,5 @@
 // The calls of the vocabulary that need no server: ids, keys, slots, backoff.
+#include "conformance/caller.hpp"
 #include "conformance/verbs.hpp"
 #include "echomq/batch.hpp"
 #include "echomq/cache.hpp"
@@ -18,7 +19,6 @@ namespace {
   return json::string(std::to_string(value));
 }
 
-[[nodiscard]] json::value ok(json::value value) { return json::object{{"ok", std::move(value)}}; }
 [[nodiscard]] json::value raises(const Error& error) { return json::object{{"raises", error.message()}}; }
 
 [[nodiscard]] json::value entry_id(const std::string& text) {

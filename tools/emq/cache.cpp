@@ -35,7 +35,7 @@ using echomq::CacheName;
 using echomq::Client;
 using echomq::NodeLease;
 
-struct Options {
+struct CacheArguments {
   std::string table;
   std::vector<std::string> ids;
   std::string id;
@@ -54,7 +54,7 @@ void add_bytes(json::object& to, const std::string& name, std::string_view bytes
   }
 }
 
-Exit get(Session& session, const Options& options) {
+Exit get(Session& session, const CacheArguments& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const BrandedId id, BrandedId::parse(options.id));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::never));
@@ -82,7 +82,7 @@ Exit get(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit put(Session& session, const Options& options) {
+Exit put(Session& session, const CacheArguments& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const BrandedId id, BrandedId::parse(options.id));
   ECHOMQ_OR_REPORT(std::optional<BrandedId> version, parse_optional<BrandedId>(options.version));
@@ -109,7 +109,7 @@ Exit put(Session& session, const Options& options) {
   return stored ? Exit::ok : Exit::refused;
 }
 
-Exit drop(Session& session, const Options& options) {
+Exit drop(Session& session, const CacheArguments& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::at_open));
   // Of no kind that has rows: only the version of the drop is minted in it.
@@ -125,7 +125,7 @@ Exit drop(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit invalidate(Session& session, const Options& options) {
+Exit invalidate(Session& session, const CacheArguments& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   std::vector<BrandedId> ids;
   for (const std::string& text : options.ids) {
@@ -182,7 +182,7 @@ Exit invalidate(Session& session, const Options& options) {
 }
 
 /// Of the server's side, and what processes have told of theirs.
-Exit stats(Session& session, const Options& options) {
+Exit stats(Session& session, const CacheArguments& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::never));
   const echomq::cache::TableKeys names(table);
@@ -264,7 +264,7 @@ Exit stats(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit watch(Session& session, const Options& options) {
+Exit watch(Session& session, const CacheArguments& options) {
   ECHOMQ_OR_REPORT(const CacheName table, CacheName::parse(options.table));
   ECHOMQ_OR_REPORT(const Client client, session.connect("cache", NodeLease::never));
   Lines heard;
@@ -315,8 +315,8 @@ void add_cache(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* group =
       app.add_subcommand("cache", "Look at rows of a cache table, change them, hear what is said of them");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const Options&)) {
+  auto options = std::make_shared<CacheArguments>();
+  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const CacheArguments&)) {
     CLI::App* command = group->add_subcommand(name, help);
     command->add_option("table", options->table, "Name of the table")->required();
     command->final_callback(

@@ -26,7 +26,7 @@ namespace kit = echomq::conformance;
 constexpr int kCanonical = 79;
 const std::set<int> kMayBeSkipped = {58, 59};
 
-struct Options {
+struct KitArguments {
   std::string scenario;
   bool private_server = false;
 };
@@ -52,7 +52,7 @@ struct Sum {
 
 class Kit {
  public:
-  Kit(Session& session, const Options& options) : session_(session), options_(options) {
+  Kit(Session& session, const KitArguments& options) : session_(session), options_(options) {
     // Two runs at a time on one server must not meet.
     run_.base = fmt::format("conf.{:08x}", std::random_device()());
     run_.private_server = options.private_server;
@@ -144,7 +144,7 @@ class Kit {
   }
 
   Session& session_;
-  const Options& options_;
+  const KitArguments& options_;
   kit::RunOptions run_;
   Progress progress_;
   Sum canonical_;
@@ -153,7 +153,7 @@ class Kit {
   std::vector<Named> skipped_;
 };
 
-Exit conformance(Session& session, const Options& options) {
+Exit conformance(Session& session, const KitArguments& options) {
   // The scenarios open clients of their own; this one finds out whether there is a server at all.
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("conformance", echomq::NodeLease::never));
   return Kit(session, options).run();
@@ -162,7 +162,7 @@ Exit conformance(Session& session, const Options& options) {
 }  // namespace
 
 void add_conformance(CLI::App& app, Session& session, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<KitArguments>();
   CLI::App* command = app.add_subcommand("conformance", "Run the conformance kit on the server");
   command->add_option("--scenario", options->scenario, "Only this one")->type_name("NUMBER|NAME");
   command->add_flag("--private", options->private_server,

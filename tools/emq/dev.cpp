@@ -22,7 +22,7 @@
 namespace emq {
 namespace {
 
-struct Options {
+struct DevArguments {
   bool aof = false;
   bool cluster = false;
   bool redis = false;
@@ -75,7 +75,7 @@ Exit end(Session& session, int signal_fd, const std::vector<echomq::testing::Pri
   return Exit::ok;
 }
 
-Exit dev_cluster(Session& session, const Options& options) {
+Exit dev_cluster(Session& session, const DevArguments& options) {
   const int signal_fd = open_signals();
   echomq::testing::PrivateClusterOptions cluster_options;
   cluster_options.engine = options.redis ? echomq::testing::Engine::redis : echomq::testing::Engine::valkey;
@@ -105,7 +105,7 @@ Exit dev_cluster(Session& session, const Options& options) {
   return end(session, signal_fd, nodes);
 }
 
-Exit dev(Session& session, const Options& options) {
+Exit dev(Session& session, const DevArguments& options) {
   const int signal_fd = open_signals();
 
   echomq::testing::PrivateServerOptions server_options;
@@ -144,7 +144,7 @@ Exit dev(Session& session, const Options& options) {
 }  // namespace
 
 void add_dev(CLI::App& app, Session& session, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DevArguments>();
   CLI::App* command = app.add_subcommand("dev", "Run a private server until Ctrl-C; its URL is the first line");
   command->add_flag("--aof", options->aof, "Keep an append-only file, as a real server would");
   auto* cluster = command->add_flag("--cluster", options->cluster, "Run three nodes of a cluster");

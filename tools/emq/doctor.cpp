@@ -28,7 +28,7 @@ constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 /// Members of active that one repair may look at: some milliseconds of the server's time.
 constexpr std::string_view kMostActive = "10000";
 
-struct Options {
+struct DoctorArguments {
   std::string queue;
   std::size_t most = 100;
   bool fix = false;
@@ -102,7 +102,7 @@ void say(Session& session, const Findings& found, std::size_t most) {
                                  found.counts.empty() ? "sound" : "not sound"));
 }
 
-json::object to_json(const echomq::QueueName& name, const Findings& found, std::size_t most) {
+json::object described(const echomq::QueueName& name, const Findings& found, std::size_t most) {
   json::object counts;
   for (const auto& [kind, count] : found.counts) {
     counts[kind] = count;
@@ -119,7 +119,7 @@ json::object to_json(const echomq::QueueName& name, const Findings& found, std::
           {"lanes", found.lanes}, {"counts", std::move(counts)}, {"findings", std::move(findings)}};
 }
 
-json::object to_json(const Repair& repair, bool done) {
+json::object described(const Repair& repair, bool done) {
   json::object out{{"lane", printable(repair.lane)}, {"done", done && repair.error.empty()}};
   if (!repair.error.empty()) {
     out["error"] = printable(repair.error);
@@ -140,7 +140,7 @@ std::string text_of(const Repair& repair) {
                      repair.said ? printable(*repair.said) : "none", repair.counted, repair.turns_before, repair.turns);
 }
 
-Exit run(Session& session, const Options& options) {
+Exit run(Session& session, const DoctorArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("doctor", echomq::NodeLease::never));
   ECHOMQ_OR_REPORT(Findings found, examine(client, name, options.fix ? kAll : options.most));
@@ -172,11 +172,11 @@ Exit run(Session& session, const Options& options) {
     }
   }
   if (session.json) {
-    json::object out = to_json(name, found, options.most);
+    json::object out = described(name, found, options.most);
     if (options.fix) {
       json::array all;
       for (const Repair& repair : repairs) {
-        all.push_back(to_json(repair, does));
+        all.push_back(described(repair, does));
       }
       out["repairs"] = std::move(all);
     }
@@ -190,7 +190,7 @@ Exit run(Session& session, const Options& options) {
 void add_doctor(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* command =
       app.add_subcommand("doctor", "Look for what is not as the protocol has it; changes nothing without --fix");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DoctorArguments>();
   command->add_option("QUEUE", options->queue, "Queue name")->required();
   command->add_option("-n,--most", options->most, "Findings of each kind that are shown")->capture_default_str();
   CLI::Option* fix =

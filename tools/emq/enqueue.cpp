@@ -31,7 +31,7 @@ constexpr std::size_t kBatchLines = 1000;
 constexpr std::size_t kBatchBytes = std::size_t{4} << 20;
 constexpr std::size_t kBatchesInFlight = 8;
 
-struct Options {
+struct EnqueueArguments {
   std::string queue;
   std::optional<std::string> payload;
   std::optional<std::string> file;
@@ -59,7 +59,7 @@ struct Target {
   echomq::RunOptions run{};
 };
 
-std::string_view to_text(Admitted verdict) {
+std::string_view word_of(Admitted verdict) {
   switch (verdict) {
     case Admitted::enqueued: return "enqueued";
     case Admitted::duplicate: return "duplicate";
@@ -71,7 +71,7 @@ std::string_view to_text(Admitted verdict) {
 // Where payloads come from when they are no argument.
 class Input {
  public:
-  [[nodiscard]] echomq::Result<void> open(const Options& options) {
+  [[nodiscard]] echomq::Result<void> open(const EnqueueArguments& options) {
     if (options.file && *options.file != "-") {
       name_ = *options.file;
       fd_ = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -113,7 +113,7 @@ Exit enqueue_one(Session& session, const echomq::Queue& queue, const Target& tar
           .get());
   if (session.json) {
     session.print_json(
-        {{"queue", target.queue.text()}, {"id", admission.id.text()}, {"verdict", to_text(admission.verdict)}});
+        {{"queue", target.queue.text()}, {"id", admission.id.text()}, {"verdict", word_of(admission.verdict)}});
   } else {
     session.print_line(admission.id.text());
     if (admission.verdict == Admitted::duplicate) {
@@ -231,7 +231,7 @@ class Stream {
   Progress progress_;
 };
 
-Exit enqueue_lines(Session& session, const echomq::Queue& queue, const Target& target, const Options& options,
+Exit enqueue_lines(Session& session, const echomq::Queue& queue, const Target& target, const EnqueueArguments& options,
                    const Input& input) {
   stop_reading_on_signal();
   LineReader reader(input.fd(), input.name(), options.null ? '\0' : '\n');
@@ -253,7 +253,7 @@ Exit enqueue_lines(Session& session, const echomq::Queue& queue, const Target& t
   }
 }
 
-Exit enqueue(Session& session, const Options& options) {
+Exit enqueue(Session& session, const EnqueueArguments& options) {
   ECHOMQ_OR_REPORT(const auto queue_name, echomq::QueueName::parse(options.queue));
   Target target{.queue = queue_name, .id = {}, .lane = {}, .in = {}, .at = {}};
   ECHOMQ_OR_REPORT(target.id, parse_optional<echomq::JobId>(options.id));
@@ -306,7 +306,7 @@ Exit enqueue(Session& session, const Options& options) {
 }  // namespace
 
 void add_enqueue(CLI::App& app, Session& session, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EnqueueArguments>();
   CLI::App* command = app.add_subcommand("enqueue", "Add a job, or one for each line");
   command->add_option("QUEUE", options->queue, "Queue name")->required();
   auto* payload = command->add_option("PAYLOAD", options->payload, "Payload; '-' or none: standard input, all bytes");

@@ -24,7 +24,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct Options {
+struct EventsArguments {
   std::vector<std::string> queues;
   std::uint64_t count = 0;
 };
@@ -66,7 +66,7 @@ std::string text_of(const echomq::EventGap& gap, bool as_json) {
                                                            {"dropped", gap.dropped}}}});
 }
 
-Exit tail(Session& session, const Options& options) {
+Exit tail(Session& session, const EventsArguments& options) {
   std::vector<echomq::QueueName> names;
   for (const std::string& text : options.queues) {
     ECHOMQ_OR_REPORT(const echomq::QueueName name, echomq::QueueName::parse(text));
@@ -106,7 +106,7 @@ Exit tail(Session& session, const Options& options) {
 void add_events(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* group = app.add_subcommand("events", "Hear and read what becomes of jobs");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EventsArguments>();
   CLI::App* command = group->add_subcommand("tail", "One line an event, as it happens; --json: one JSON object a line");
   command->add_option("-q,--queue", options->queues, "Queues to listen to; without it, all that have a key now")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -24,7 +24,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct Options {
+struct JobArguments {
   std::string queue;
   std::vector<std::string> ids;
   bool payload_only = false;
@@ -43,7 +43,7 @@ void put_bytes(json::object& object, std::string_view name, std::string_view byt
   }
 }
 
-Exit show(Session& session, const Options& options) {
+Exit show(Session& session, const JobArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const echomq::JobId id, echomq::JobId::parse(options.ids.at(0)));
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("job", echomq::NodeLease::never));
@@ -117,10 +117,10 @@ struct Set {
   std::string_view score;  // the name of the instant in it, empty for none
 };
 using echomq::keyspace::KeyType;
-constexpr Set kSets[] = {{"pending", KeyType::pending, ""},
-                         {"active", KeyType::active, "lease_until"},
-                         {"scheduled", KeyType::schedule, "due"},
-                         {"dead", KeyType::dead, ""}};
+constexpr Set kStateSets[] = {{"pending", KeyType::pending, ""},
+                              {"active", KeyType::active, "lease_until"},
+                              {"scheduled", KeyType::schedule, "due"},
+                              {"dead", KeyType::dead, ""}};
 
 // [(member, score)]: RESP3 nests the pairs, RESP2 has them flat.
 std::vector<std::pair<std::string, double>> pairs(const echomq::Value& value) {
@@ -138,10 +138,10 @@ std::vector<std::pair<std::string, double>> pairs(const echomq::Value& value) {
   return out;
 }
 
-Exit list(Session& session, const Options& options) {
+Exit list(Session& session, const JobArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const std::optional<echomq::LaneId> lane, parse_optional<echomq::LaneId>(options.lane));
-  const Set& set = *std::ranges::find(kSets, options.state, &Set::state);
+  const Set& set = *std::ranges::find(kStateSets, options.state, &Set::state);
   const echomq::keyspace::QueueKeys keys(queue_name);
   const std::string key = lane ? keys.lane(*lane).str() : keys.fixed(set.key);
   const std::string last = std::to_string(std::int64_t{options.limit} - 1);
@@ -240,7 +240,7 @@ echomq::Result<std::vector<echomq::JobId>> parse_ids(const std::vector<std::stri
   return out;
 }
 
-Exit retry(Session& session, const Options& options) {
+Exit retry(Session& session, const JobArguments& options) {
   if (options.ids.empty() && !options.all_dead) {
     return session.report(Exit::usage, "usage", "name jobs by their ids, or --all-dead");
   }
@@ -255,12 +255,12 @@ Exit retry(Session& session, const Options& options) {
     return each.finish();
   }
   // In bites, each one from where the last one has left something behind.
-  constexpr std::size_t kBite = 1000;
+  constexpr std::size_t kPage = 1000;
   const echomq::keyspace::QueueKeys keys(queue_name);
   for (std::size_t first = 0;;) {
     ECHOMQ_OR_REPORT(
         const echomq::Value members,
-        client.command("ZRANGE", keys.dead(), std::to_string(first), std::to_string(first + kBite - 1)).get());
+        client.command("ZRANGE", keys.dead(), std::to_string(first), std::to_string(first + kPage - 1)).get());
     if (members.size() == 0) {
       return each.finish();
     }
@@ -274,7 +274,7 @@ Exit retry(Session& session, const Options& options) {
   }
 }
 
-Exit remove(Session& session, const Options& options) {
+Exit remove(Session& session, const JobArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const std::vector<echomq::JobId> ids, parse_ids(options.ids));
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("job", echomq::NodeLease::never));
@@ -296,7 +296,7 @@ std::string_view told(echomq::CancelVerdict verdict) {
   return "in no set: nothing to cancel";
 }
 
-Exit cancel(Session& session, const Options& options) {
+Exit cancel(Session& session, const JobArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const std::vector<echomq::JobId> ids, parse_ids(options.ids));
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("job", echomq::NodeLease::never));
@@ -332,10 +332,10 @@ Exit cancel(Session& session, const Options& options) {
   return exit;
 }
 
-using Run = Exit (*)(Session&, const Options&);
+using Run = Exit (*)(Session&, const JobArguments&);
 
 CLI::App* add(CLI::App& group, Session& session, Action& chosen, std::string name, std::string help, Run run,
-              const std::shared_ptr<Options>& options) {
+              const std::shared_ptr<JobArguments>& options) {
   CLI::App* command = group.add_subcommand(std::move(name), std::move(help));
   command->add_option("QUEUE", options->queue, "Queue name")->required();
   command->final_callback(
@@ -348,7 +348,7 @@ CLI::App* add(CLI::App& group, Session& session, Action& chosen, std::string nam
 void add_job(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* group = app.add_subcommand("job", "Look at jobs, and put them right");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<JobArguments>();
 
   CLI::App* command = add(*group, session, chosen, "show", "A job's state, fields, payload and log", &show, options);
   command->add_option("ID", options->ids, "Job id")->required()->expected(1);

@@ -21,7 +21,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct Options {
+struct QueueArguments {
   std::string queue;
 };
 
@@ -31,14 +31,14 @@ struct Depths {
   bool paused = false;
 };
 
-json::object to_json(const Depths& depths) {
+json::object described(const Depths& depths) {
   return {{"queue", depths.queue},          {"pending", depths.counts.pending},
           {"active", depths.counts.active}, {"scheduled", depths.counts.scheduled},
           {"dead", depths.counts.dead},     {"completed", depths.counts.completed},
           {"failed", depths.counts.failed}, {"paused", depths.paused}};
 }
 
-Exit list(Session& session, const Options&) {
+Exit list(Session& session, const QueueArguments&) {
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("queue", echomq::NodeLease::never));
   ECHOMQ_OR_REPORT(const std::set<std::string> names, discover(client));
   std::vector<echomq::Reply<echomq::QueueCounts>> counts;
@@ -58,7 +58,7 @@ Exit list(Session& session, const Options&) {
   if (session.json) {
     json::array array;
     for (const Depths& row : rows) {
-      array.push_back(to_json(row));
+      array.push_back(described(row));
     }
     session.print_json(array);
     return Exit::ok;
@@ -125,7 +125,7 @@ echomq::Result<Lanes> read_lanes(const echomq::Client& client, const echomq::Que
   return out;
 }
 
-Exit stats(Session& session, const Options& options) {
+Exit stats(Session& session, const QueueArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("queue", echomq::NodeLease::never));
   const echomq::Queue queue = client.queue(name);
@@ -136,7 +136,7 @@ Exit stats(Session& session, const Options& options) {
   ECHOMQ_OR_REPORT(const Lanes lanes, read_lanes(client, queue));
 
   if (session.json) {
-    json::object object = to_json(depths);
+    json::object object = described(depths);
     json::array array;
     for (std::size_t index = 0; index < lanes.names.size(); ++index) {
       array.push_back(json::object{{"lane", lanes.names[index]},
@@ -164,7 +164,7 @@ Exit stats(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit set_paused(Session& session, const Options& options, bool paused) {
+Exit set_paused(Session& session, const QueueArguments& options, bool paused) {
   ECHOMQ_OR_REPORT(const echomq::QueueName name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const echomq::Client client, session.connect("queue", echomq::NodeLease::never));
   const echomq::Queue queue = client.queue(name);
@@ -180,16 +180,16 @@ Exit set_paused(Session& session, const Options& options, bool paused) {
   return Exit::ok;
 }
 
-Exit pause(Session& session, const Options& options) { return set_paused(session, options, true); }
-Exit resume(Session& session, const Options& options) { return set_paused(session, options, false); }
+Exit pause(Session& session, const QueueArguments& options) { return set_paused(session, options, true); }
+Exit resume(Session& session, const QueueArguments& options) { return set_paused(session, options, false); }
 
 }  // namespace
 
 void add_queue(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* group = app.add_subcommand("queue", "Look at queues, pause and resume them");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
-  const auto add = [&](std::string name, std::string help, Exit (*run)(Session&, const Options&), bool named) {
+  auto options = std::make_shared<QueueArguments>();
+  const auto add = [&](std::string name, std::string help, Exit (*run)(Session&, const QueueArguments&), bool named) {
     CLI::App* command = group->add_subcommand(std::move(name), std::move(help));
     if (named) {
       command->add_option("QUEUE", options->queue, "Queue name")->required();

@@ -34,7 +34,7 @@ using echomq::NodeLease;
 constexpr std::size_t kInFlight = 4096;
 constexpr std::uint32_t kPage = 1000;
 
-struct Options {
+struct StreamArguments {
   std::string queue;
   std::string stream;
   std::vector<std::string> fields;
@@ -49,7 +49,7 @@ struct Options {
   std::uint64_t count = 100;
 };
 
-Exit append_one(Session& session, const Client& client, const echomq::Stream& stream, const Options& options) {
+Exit append_one(Session& session, const Client& client, const echomq::Stream& stream, const StreamArguments& options) {
   ECHOMQ_OR_REPORT(const std::optional<echomq::EventId> id, parse_optional<echomq::EventId>(options.id));
   if (options.once && options.once->empty()) {
     return session.report(Exit::usage, "invalid_argument", "--once is empty: the record would be appended each time");
@@ -132,7 +132,7 @@ class Receipts {
 };
 
 /// One record a line of standard input, in their order.
-Exit append_lines(Session& session, const echomq::Stream& stream, const Options& options) {
+Exit append_lines(Session& session, const echomq::Stream& stream, const StreamArguments& options) {
   if (!options.fields.empty() || options.id || options.once || options.listed) {
     return session.report(Exit::usage, "invalid_argument", "--lines takes no FIELD=VALUE, --id, --once or --listed");
   }
@@ -185,13 +185,13 @@ Exit append_lines(Session& session, const echomq::Stream& stream, const Options&
   return unread ? session.report(*unread) : Exit::ok;
 }
 
-Exit append(Session& session, const Options& options) {
+Exit append(Session& session, const StreamArguments& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::at_open));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   return options.lines ? append_lines(session, stream, options) : append_one(session, client, stream, options);
 }
 
-Exit read(Session& session, const Options& options) {
+Exit read(Session& session, const StreamArguments& options) {
   std::string from = "-";
   std::string to = "+";
   if (options.since && options.after) {
@@ -247,7 +247,7 @@ Exit read(Session& session, const Options& options) {
   return first ? find_stream(session, stream) : Exit::ok;
 }
 
-Exit info(Session& session, const Options& options) {
+Exit info(Session& session, const StreamArguments& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   auto asked_groups = stream.groups();
@@ -302,7 +302,7 @@ Exit info(Session& session, const Options& options) {
 }
 
 /// Streams that have a key, whoever wrote them: found by SCAN.
-Exit list(Session& session, const Options& options) {
+Exit list(Session& session, const StreamArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   const std::string prefix = echomq::keyspace::QueueKeys(queue).base() + "stream:";
@@ -361,8 +361,8 @@ void add_stream(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* group = app.add_subcommand(
       "stream", "Append to event streams, read and follow them, look after their groups, archive and length");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const Options&),
+  auto options = std::make_shared<StreamArguments>();
+  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const StreamArguments&),
                        bool names_stream = true) {
     CLI::App* command = group->add_subcommand(name, help);
     command->add_option("queue", options->queue, "The queue that the stream is beside")->required();

@@ -42,7 +42,7 @@ struct Limits {
   std::optional<std::uint64_t> bytes;
 };
 
-struct Options {
+struct ArchiveArguments {
   std::string queue;
   std::string stream;
   std::string folder;
@@ -90,7 +90,7 @@ echomq::Result<echomq::RetentionLimits> limits_of(const Limits& given) {
   return limits;
 }
 
-echomq::Result<echomq::RetentionPolicy> policy_of(const Options& options) {
+echomq::Result<echomq::RetentionPolicy> policy_of(const ArchiveArguments& options) {
   echomq::RetentionPolicy policy;
   auto keep = limits_of(options.keep);
   auto hard = limits_of(options.hard);
@@ -112,12 +112,12 @@ echomq::Result<echomq::RetentionPolicy> policy_of(const Options& options) {
 
 bool limits_given(const Limits& limits) { return limits.count || limits.age || limits.bytes; }
 
-echomq::Result<echomq::Stream> stream_of(const echomq::Client& client, const Options& options) {
+echomq::Result<echomq::Stream> stream_of(const echomq::Client& client, const ArchiveArguments& options) {
   return open_stream(client, options.queue, options.stream);
 }
 
 /// Whether the archive is the stream's, as far as it says whose it is. Needs no server.
-echomq::Result<void> check_owner(echomq::SegmentStore& store, const Options& options) {
+echomq::Result<void> check_owner(echomq::SegmentStore& store, const ArchiveArguments& options) {
   const auto queue = echomq::QueueName::parse(options.queue);
   if (!queue) {
     return echomq::fail(queue.error());
@@ -155,7 +155,7 @@ Exit show_policy(Session& session, const echomq::Stream& stream) {
   return Exit::ok;
 }
 
-Exit trim(Session& session, const Options& options) {
+Exit trim(Session& session, const ArchiveArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::RetentionPolicy policy, policy_of(options));
   const bool trims = !options.show && !options.clear;
   if (trims && !limits_given(options.keep) && !limits_given(options.hard)) {
@@ -202,7 +202,7 @@ Exit trim(Session& session, const Options& options) {
 // archive
 
 /// How far the server says that the stream is archived. A server that cannot be asked is remarked upon.
-std::optional<echomq::EventId> watermark(const Session& session, const Options& options) {
+std::optional<echomq::EventId> watermark(const Session& session, const ArchiveArguments& options) {
   const auto asked = [&]() -> echomq::Result<std::optional<echomq::EventId>> {
     const auto client = session.connect("stream", echomq::NodeLease::never);
     if (!client) {
@@ -218,7 +218,7 @@ std::optional<echomq::EventId> watermark(const Session& session, const Options& 
   return *asked;
 }
 
-Exit verify(Session& session, const Options& options) {
+Exit verify(Session& session, const ArchiveArguments& options) {
   ECHOMQ_OR_REPORT(const auto store, echomq::LocalSegments::open_existing(options.folder));
   if (const auto mine = check_owner(*store, options); !mine) {
     return session.report(mine.error());
@@ -260,7 +260,7 @@ void wait_for_signal(const sigset_t& signals) {
   (void)sigwait(&signals, &number);
 }
 
-Exit archive(Session& session, const Options& options) {
+Exit archive(Session& session, const ArchiveArguments& options) {
   if (options.verify) {
     return verify(session, options);
   }
@@ -326,7 +326,7 @@ Exit archive(Session& session, const Options& options) {
 
 // cat, grep
 
-echomq::Result<echomq::HistoryRange> range_of(const Options& options) {
+echomq::Result<echomq::HistoryRange> range_of(const ArchiveArguments& options) {
   std::optional<echomq::Instant> since;
   std::optional<echomq::Instant> until;
   for (const auto& [text, instant] : {std::pair{&options.since, &since}, std::pair{&options.until, &until}}) {
@@ -352,7 +352,8 @@ echomq::Result<echomq::HistoryRange> range_of(const Options& options) {
 }
 
 /// Calls `each` with every record of the range until it answers false.
-Exit read_history(Session& session, const Options& options, const std::function<bool(const echomq::Record&)>& each) {
+Exit read_history(Session& session, const ArchiveArguments& options,
+                  const std::function<bool(const echomq::Record&)>& each) {
   if (options.since && options.after) {
     return session.report(Exit::usage, "usage", "--since and --after exclude each other");
   }
@@ -444,7 +445,7 @@ bool show(Session& session, const echomq::Record& record) {
   return session.flush();
 }
 
-Exit cat(Session& session, const Options& options) {
+Exit cat(Session& session, const ArchiveArguments& options) {
   std::uint64_t left = options.count == 0 ? UINT64_MAX : options.count;
   return read_history(session, options,
                       [&](const echomq::Record& record) { return show(session, record) && --left > 0; });
@@ -489,7 +490,7 @@ class Pattern {
   std::string error_;
 };
 
-Exit grep(Session& session, const Options& options) {
+Exit grep(Session& session, const ArchiveArguments& options) {
   const Pattern pattern(options.pattern, options.fixed, options.ignore_case);
   if (!pattern.error().empty()) {
     return session.report(Exit::usage, "usage", fmt::format("not a pattern: {}", pattern.error()));
@@ -526,8 +527,9 @@ Exit grep(Session& session, const Options& options) {
 }  // namespace
 
 void add_stream_archive(CLI::App& group, Session& session, Action& chosen) {
-  auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const Options&), bool has_pattern) {
+  auto options = std::make_shared<ArchiveArguments>();
+  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const ArchiveArguments&),
+                       bool has_pattern) {
     CLI::App* command = group.add_subcommand(name, help);
     if (has_pattern) {
       command->add_option("PATTERN", options->pattern, "Extended regular expression")->required();

@@ -20,7 +20,7 @@ namespace json = boost::json;
 using echomq::Client;
 using echomq::NodeLease;
 
-struct Options {
+struct GroupArguments {
   std::string queue;
   std::string stream;
   std::string group;
@@ -31,7 +31,7 @@ struct Options {
   bool force = false;
 };
 
-Exit list(Session& session, const Options& options) {
+Exit list(Session& session, const GroupArguments& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   ECHOMQ_OR_REPORT(const std::vector<echomq::GroupInfo> groups, stream.groups().get());
@@ -60,7 +60,7 @@ Exit list(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit create(Session& session, const Options& options) {
+Exit create(Session& session, const GroupArguments& options) {
   ECHOMQ_OR_REPORT(const Position position, parse_position(options.position));
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
@@ -75,7 +75,7 @@ Exit create(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit reset(Session& session, const Options& options) {
+Exit reset(Session& session, const GroupArguments& options) {
   ECHOMQ_OR_REPORT(const Position position, parse_position(options.position));
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
@@ -93,13 +93,13 @@ Exit reset(Session& session, const Options& options) {
 }
 
 /// An empty name is a variable of a script that was not set. All of the group is not what was meant.
-bool names_nobody(const Options& options) { return options.consumer && options.consumer->empty(); }
+bool names_nobody(const GroupArguments& options) { return options.consumer && options.consumer->empty(); }
 
 Exit refuse_nobody(Session& session) {
   return session.report(Exit::usage, "invalid_argument", "--consumer is empty: name one, or leave it out for all");
 }
 
-Exit remove(Session& session, const Options& options) {
+Exit remove(Session& session, const GroupArguments& options) {
   if (names_nobody(options)) {
     return refuse_nobody(session);
   }
@@ -125,7 +125,7 @@ Exit remove(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit pending(Session& session, const Options& options) {
+Exit pending(Session& session, const GroupArguments& options) {
   if (names_nobody(options)) {
     return refuse_nobody(session);
   }
@@ -157,7 +157,7 @@ Exit pending(Session& session, const Options& options) {
   return Exit::ok;
 }
 
-Exit consumers(Session& session, const Options& options) {
+Exit consumers(Session& session, const GroupArguments& options) {
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   ECHOMQ_OR_REPORT(const echomq::Stream stream, open_stream(client, options.queue, options.stream));
   ECHOMQ_OR_REPORT(const echomq::StreamGroup group, stream.group(options.group));
@@ -184,8 +184,8 @@ Exit consumers(Session& session, const Options& options) {
 void add_stream_groups(CLI::App& group, Session& session, Action& chosen) {
   CLI::App* groups = group.add_subcommand("group", "Consumer groups of a stream");
   groups->require_subcommand(1);
-  auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const Options&),
+  auto options = std::make_shared<GroupArguments>();
+  const auto add = [&](const char* name, const char* help, Exit (*run)(Session&, const GroupArguments&),
                        bool names_group = true) {
     CLI::App* command = groups->add_subcommand(name, help);
     command->add_option("queue", options->queue, "The queue that the stream is beside")->required();

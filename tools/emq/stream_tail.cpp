@@ -24,7 +24,7 @@ namespace json = boost::json;
 using echomq::Client;
 using echomq::NodeLease;
 
-struct Options {
+struct TailArguments {
   std::string queue;
   std::vector<std::string> streams;
   std::string match;
@@ -32,7 +32,7 @@ struct Options {
   std::uint64_t count = 0;
 };
 
-Exit tail(Session& session, const Options& options) {
+Exit tail(Session& session, const TailArguments& options) {
   ECHOMQ_OR_REPORT(const Position position, parse_position(options.from));
   ECHOMQ_OR_REPORT(const Client client, session.connect("stream", NodeLease::never));
   Lines lines(Lines::kMost);
@@ -109,7 +109,7 @@ Exit tail(Session& session, const Options& options) {
 }  // namespace
 
 void add_stream_tail(CLI::App& group, Session& session, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TailArguments>();
   CLI::App* command = group.add_subcommand("tail", "One line a record, as it comes; --json: one JSON object a line");
   command->add_option("queue", options->queue, "The queue that the streams are beside")->required();
   command->add_option("streams", options->streams, "Names of the streams; they need not exist yet")

@@ -19,7 +19,7 @@ namespace {
 namespace json = boost::json;
 namespace law = echomq::law;
 
-struct Options {
+struct WireArguments {
   bool check = false;
   std::string folder = ".";
   std::string a;
@@ -47,7 +47,7 @@ Exit report(Session& session, const std::vector<law::Change>& changes) {
   return breaking == 0 ? Exit::ok : Exit::failed;
 }
 
-Exit diff(Session& session, const Options& options) {
+Exit diff(Session& session, const WireArguments& options) {
   try {
     return report(session, law::compare(law::read_lock(options.a), law::read_lock(options.b)));
   } catch (const std::exception& error) {
@@ -55,7 +55,7 @@ Exit diff(Session& session, const Options& options) {
   }
 }
 
-Exit lock(Session& session, const Options& options) {
+Exit lock(Session& session, const WireArguments& options) {
   try {
     namespace fs = std::filesystem;
     const fs::path folder = options.folder;
@@ -93,7 +93,7 @@ Exit lock(Session& session, const Options& options) {
 void add_wire(CLI::App& app, Session& session, Action& chosen) {
   CLI::App* group = app.add_subcommand("wire", "The contract of the protocol: lock it, compare two");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<WireArguments>();
   CLI::App* two = group->add_subcommand("diff", "What changed from A to B, and who can no longer read what");
   two->add_option("A", options->a, "A lock file, or a checkout")->required();
   two->add_option("B", options->b, "The same of the other side")->required();

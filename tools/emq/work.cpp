@@ -44,7 +44,7 @@ constexpr auto kTick = 100ms;
 constexpr auto kKillAfter = 3s;
 constexpr auto kStopGrace = kKillAfter + 3s;
 
-struct Options {
+struct WorkArguments {
   std::string queue;
   std::string command;
   std::uint32_t concurrency = 1;
@@ -82,7 +82,7 @@ class Signals {
 // What every handler needs.
 struct Shop {
   Session& session;
-  const Options& options;
+  const WorkArguments& options;
   Guard guard;
   std::vector<std::string> environment;
   std::stop_source hurry;  // requested: commands are killed at once
@@ -255,7 +255,7 @@ void allow_descriptors(std::uint32_t concurrency) {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-boost::json::object to_json(const echomq::WorkerStats& stats, const echomq::StopReport& report) {
+boost::json::object described(const echomq::WorkerStats& stats, const echomq::StopReport& report) {
   return {{"claimed", stats.claimed},           {"completed", stats.completed},
           {"retried", stats.retried},           {"dead", stats.dead},
           {"handed_back", stats.handed_back},   {"settles_refused", stats.settles_refused},
@@ -264,7 +264,7 @@ boost::json::object to_json(const echomq::WorkerStats& stats, const echomq::Stop
           {"unsettled", report.unsettled}};
 }
 
-echomq::Result<echomq::WorkerOptions> worker_options(const Options& options) {
+echomq::Result<echomq::WorkerOptions> worker_options(const WorkArguments& options) {
   echomq::WorkerOptions out;
   out.concurrency = options.concurrency;
   out.max_attempts = options.max_attempts;
@@ -322,7 +322,7 @@ echomq::StopReport stop(Session& session, Shop& shop, echomq::Worker& worker, co
   return report.get();
 }
 
-Exit work(Session& session, const Options& options) {
+Exit work(Session& session, const WorkArguments& options) {
   ECHOMQ_OR_REPORT(const echomq::QueueName queue_name, echomq::QueueName::parse(options.queue));
   ECHOMQ_OR_REPORT(echomq::WorkerOptions settings, worker_options(options));
   // The shell is content with nothing to do, and each job would be done.
@@ -374,7 +374,7 @@ Exit work(Session& session, const Options& options) {
   const echomq::WorkerStats stats = worker.stats();
   remarks.say(session, progress);
   if (session.json) {
-    session.print_json(to_json(stats, report));
+    session.print_json(described(stats, report));
   } else if (!options.quiet) {
     session.note(fmt::format("{} done, {} to be retried, {} dead, {} handed back", stats.completed, stats.retried,
                              stats.dead, stats.handed_back));
@@ -396,7 +396,7 @@ Exit work(Session& session, const Options& options) {
 }  // namespace
 
 void add_work(CLI::App& app, Session& session, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<WorkArguments>();
   CLI::App* command = app.add_subcommand("work", "Run a command for each job of a queue");
   command->add_option("QUEUE", options->queue, "Queue name")->required();
   command
