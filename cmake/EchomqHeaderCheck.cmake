@@ -16,4 +16,5 @@ target_link_libraries(header_check PRIVATE echomq_warnings)
 set_target_properties(header_check PROPERTIES CXX_EXTENSIONS OFF)
 
 add_test(NAME header_check COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target header_check)
-set_tests_properties(header_check PROPERTIES LABELS fast TIMEOUT 900 RUN_SERIAL ON)
+cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
+set_tests_properties(header_check PROPERTIES LABELS fast TIMEOUT 900 PROCESSORS ${processors})
