@@ -451,7 +451,11 @@ TEST_F(WorkerBreak, AStormOfCancelsEndsEachJobOnce) {
   std::vector<JobId> ids;
   Client far = open();
   std::atomic<int> done{0};
+  std::atomic<bool> storm{false};
   const auto handler = [&](Job& job) -> Outcome {
+    // However late the cancels begin, the jobs are there still.
+    while (!storm && !job.stop_token().stop_requested())
+      std::this_thread::sleep_for(300us);
     for (int i = 0; i < 10 && !job.stop_token().stop_requested(); ++i)
       std::this_thread::sleep_for(300us);
     if (job.stop_cause() == StopCause::cancelled)
@@ -459,8 +463,6 @@ TEST_F(WorkerBreak, AStormOfCancelsEndsEachJobOnce) {
     ++done;
     return Done();
   };
-  Worker one = start(handler, options());
-  Worker two = start_on(far.queue("work"), handler, options());
   const LaneId tenant = lane();
   for (int i = 0; i < kJobs; ++i) {
     EnqueueOptions how;
@@ -468,12 +470,15 @@ TEST_F(WorkerBreak, AStormOfCancelsEndsEachJobOnce) {
       how.lane = tenant;
     ids.push_back(enqueue("x", how));
   }
+  Worker one = start(handler, options());
+  Worker two = start_on(far.queue("work"), handler, options());
   std::vector<std::thread> threads;
   std::atomic<int> told{0};
   for (std::size_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       // Each job is asked for twice, by threads that walk in different directions.
       for (std::size_t i = 0; i < ids.size(); ++i) {
+        storm = storm || i == 50;  // the first ones run
         const JobId id = t % 2 == 0 ? ids[i] : ids[ids.size() - 1 - i];
         const auto verdict = queue_->cancel(id).get();
         if (!verdict) {
