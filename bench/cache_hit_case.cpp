@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "cache/id_bytes.hpp"
-#include "cache/l1.hpp"
 #include "echomq/cache.hpp"
 #include "echomq/client.hpp"
 #include "must.hpp"
@@ -35,7 +34,7 @@ constexpr std::size_t kTurn = 300'000;
 
 /// What L1 uses too.
 struct Hash {
-  std::size_t operator()(const BrandedId& id) const noexcept { return echomq::cache::mix(echomq::cache::value_of(id)); }
+  std::size_t operator()(const BrandedId& id) const noexcept { return echomq::cache::digits_of(id).hash(); }
 };
 
 using Map = boost::concurrent_flat_map<BrandedId, std::string, Hash>;

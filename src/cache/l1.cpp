@@ -116,7 +116,20 @@ void L1::publish(Index* index) noexcept {
 
 bool L1::read(const BrandedId& id, Ticks now, std::uint32_t generation, CachedBytes& into) const {
   const epoch::Reading reading;
-  return read(reading, front_, id, digits_of(id).hash(), now, generation, into);
+  return read(reading, front_, id, digits_of(id).hash(), [now] { return now; }, generation, into);
+}
+
+std::atomic<L1::Row*>* L1::find_behind(Bucket* buckets, std::size_t count, std::size_t at, const Digits& id,
+                                       std::uint64_t tag, Row*& row) noexcept {
+  for (std::size_t looked = 1; looked < count; ++looked) {
+    at = at + 1 == count ? 0 : at + 1;
+    const std::uint64_t tags = buckets[at].tags.load(std::memory_order_seq_cst);
+    if (auto* where = find_in(buckets[at], tags, tag, id, row))
+      return where;
+    if (tags >> Bucket::kPassedShift == 0)
+      break;
+  }
+  return nullptr;
 }
 
 std::atomic<L1::Row*>* L1::slot_of(const Digits& id, std::uint64_t hash) const noexcept {

@@ -65,9 +65,11 @@ class L1 {
   L1(const L1&) = delete;
   L1& operator=(const L1&) = delete;
 
-  /// Any thread, without the mutex, within `reading` (l1_row.hpp). `hash`: of the id's digits; `left`: what is left of the row's time.
+  /// Any thread, without the mutex, within `reading` (l1_row.hpp). `hash`: of the id's digits; `clock` gives the time;
+  /// `left`: what is left of the row's.
+  template <typename Now>
   [[nodiscard]] static bool read(const epoch::Reading& reading, const Front& front, const BrandedId& id,
-                                 std::uint64_t hash, Ticks now, std::uint32_t generation, CachedBytes& into,
+                                 std::uint64_t hash, const Now& clock, std::uint32_t generation, CachedBytes& into,
                                  Ticks* left = nullptr);
   [[nodiscard]] bool read(const BrandedId& id, Ticks now, std::uint32_t generation, CachedBytes& into) const;
 
@@ -113,6 +115,11 @@ class L1 {
   [[nodiscard]] static Row* make(const NewRow& row);
   static void destroy(Row* row) noexcept;
   [[nodiscard]] static std::size_t cost(const Row& row) noexcept;
+  [[nodiscard]] static std::atomic<Row*>* find_in(Bucket& bucket, std::uint64_t tags, std::uint64_t tag,
+                                                  const Digits& id, Row*& row) noexcept;
+  /// In the buckets behind `at`.
+  [[nodiscard]] static std::atomic<Row*>* find_behind(Bucket* buckets, std::size_t count, std::size_t at,
+                                                      const Digits& id, std::uint64_t tag, Row*& row) noexcept;
   [[nodiscard]] static std::atomic<Row*>* find(Bucket* buckets, std::size_t count, const Digits& id, std::uint64_t hash,
                                                Row*& row) noexcept;
   [[nodiscard]] std::atomic<Row*>* slot_of(const Digits& id, std::uint64_t hash) const noexcept;

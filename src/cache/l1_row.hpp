@@ -93,30 +93,32 @@ struct alignas(64) L1::Bucket {
   return std::size_t{4 + 2 * (number & 1)} << (number >> 1);
 }
 
-/// With the mutex or under an epoch.
-[[gnu::always_inline]] inline std::atomic<L1::Row*>* L1::find(Bucket* buckets, std::size_t count, const Digits& id,
-                                                              std::uint64_t hash, Row*& row) noexcept {
-  const std::uint64_t tag = tag_of(hash);
-  std::size_t at = place(hash, count);
-  for (std::size_t looked = 0; looked < count; ++looked) {
-    Bucket& bucket = buckets[at];
-    const std::uint64_t tags = bucket.tags.load(std::memory_order_seq_cst);
-    for (std::uint64_t matches = Bucket::matches(tags, tag); matches != 0; matches &= matches - 1) {
-      auto& where = bucket.rows[Bucket::place_of(matches)];
-      row = where.load(std::memory_order_seq_cst);
-      if (row != nullptr && row->id() == id) [[likely]]
-        return &where;
-    }
-    if (tags >> Bucket::kPassedShift == 0)
-      break;
-    at = at + 1 == count ? 0 : at + 1;
+/// With the mutex or under an epoch: the row and its place in a bucket.
+[[gnu::always_inline]] inline std::atomic<L1::Row*>* L1::find_in(Bucket& bucket, std::uint64_t tags, std::uint64_t tag,
+                                                                 const Digits& id, Row*& row) noexcept {
+  for (std::uint64_t matches = Bucket::matches(tags, tag); matches != 0; matches &= matches - 1) {
+    auto& where = bucket.rows[Bucket::place_of(matches)];
+    row = where.load(std::memory_order_seq_cst);
+    if (row != nullptr && row->id() == id) [[likely]]
+      return &where;
   }
   return nullptr;
 }
 
+[[gnu::always_inline]] inline std::atomic<L1::Row*>* L1::find(Bucket* buckets, std::size_t count, const Digits& id,
+                                                              std::uint64_t hash, Row*& row) noexcept {
+  const std::size_t at = place(hash, count);
+  const std::uint64_t tag = tag_of(hash);
+  const std::uint64_t tags = buckets[at].tags.load(std::memory_order_seq_cst);
+  if (auto* where = find_in(buckets[at], tags, tag, id, row)) [[likely]]
+    return where;
+  return tags >> Bucket::kPassedShift == 0 ? nullptr : find_behind(buckets, count, at, id, tag, row);
+}
+
+template <typename Now>
 [[gnu::always_inline]] inline bool L1::read(const epoch::Reading&, const Front& front, const BrandedId& id,
-                                            std::uint64_t hash, Ticks now, std::uint32_t generation, CachedBytes& into,
-                                            Ticks* left) {
+                                            std::uint64_t hash, const Now& clock, std::uint32_t generation,
+                                            CachedBytes& into, Ticks* left) {
   // In this order: rows of older generations were unlinked before the newer one was written here.
   if (front.generation.load(std::memory_order_seq_cst) != generation) [[unlikely]]
     return false;
@@ -127,6 +129,7 @@ struct alignas(64) L1::Bucket {
       nullptr)
     return false;
   const Row* row = found;
+  const Ticks now = clock();  // while the row is on its way from memory
   if (!row->live(now)) [[unlikely]]
     return false;
   if (left != nullptr)

@@ -170,8 +170,9 @@ bool Table::peek(const BrandedId& id, CachedBytes& into) noexcept {
     return false;
   const std::uint64_t hash = digits_of(id).hash();
   const epoch::Reading reading;
-  if (!L1::read(reading, fronts_[shard_number(hash)], id, hash, now(), generation_.load(std::memory_order_acquire),
-                into))
+  if (!L1::read(
+          reading, fronts_[shard_number(hash)], id, hash, [this] { return now(); },
+          generation_.load(std::memory_order_acquire), into))
     return false;
   count_hit(reading.number());
   return true;
@@ -195,8 +196,9 @@ bool Table::hit(const BrandedId& id, CachedBytes& into) {
   Ticks left = 0;
   {
     const epoch::Reading reading;
-    if (!L1::read(reading, fronts_[shard_number(hash)], id, hash, now(), generation_.load(std::memory_order_acquire),
-                  into, &left))
+    if (!L1::read(
+            reading, fronts_[shard_number(hash)], id, hash, [this] { return now(); },
+            generation_.load(std::memory_order_acquire), into, &left))
       return false;
     count_hit(reading.number());
   }
@@ -208,7 +210,7 @@ bool Table::hit(const BrandedId& id, CachedBytes& into) {
 bool Table::in_l1(const BrandedId& id, Ticks at, std::uint32_t generation, CachedBytes& into, Ticks* left) const {
   const std::uint64_t hash = digits_of(id).hash();
   const epoch::Reading reading;
-  return L1::read(reading, fronts_[shard_number(hash)], id, hash, at, generation, into, left);
+  return L1::read(reading, fronts_[shard_number(hash)], id, hash, [at] { return at; }, generation, into, left);
 }
 
 /// A row that may be served though its time is over, or though nobody hears of its changes now.
