@@ -220,9 +220,12 @@ class CacheCase : public CacheServerTest, public ::testing::WithParamInterface<C
           (void)of->get(kUserA).get();
       });
     }
-    // On a machine that has other work the readers meet few of the writes: then it goes on until they have.
-    const auto wanted = static_cast<std::uint64_t>(writes / 100);
-    for (int i = 0; i < writes || (i < 10 * writes && cache.stats().l2_hits <= wanted); ++i) {
+    // The writes go on until enough of them have: on a busy machine readers get their turn rarely.
+    const auto raced = [&] { return cache.stats().l2_hits > static_cast<std::uint64_t>(writes / 100); };
+    auto until = std::chrono::steady_clock::time_point::max();
+    for (int i = 0; i < writes || (!raced() && std::chrono::steady_clock::now() < until); ++i) {
+      if (i == writes)
+        until = std::chrono::steady_clock::now() + 20s;
       const std::string value = std::to_string(i);
       const BrandedId version = BrandedId::encode("USR", 1'000'000 + static_cast<std::uint64_t>(i)).value();
       if (i % 4 == 0)
@@ -235,7 +238,7 @@ class CacheCase : public CacheServerTest, public ::testing::WithParamInterface<C
       // Nor when what was on its way has come.
       ASSERT_NO_FATAL_FAILURE(expect_read(cache, value));
     }
-    EXPECT_GT(cache.stats().l2_hits, wanted) << "the readers have raced";
+    EXPECT_TRUE(raced()) << cache.stats().l2_hits << " reads of L2 beside the writes";
   }
 
  private:
