@@ -50,15 +50,14 @@ void LiveCore::make_standalone() {
     ways.push_back = [this](detail::Call* call) { main_->submit_internal(call); };
     return std::make_shared<WakeHub>(std::move(ways), counters_, &callbacks_);
   });
-  subscriptions_ = std::make_shared<SubscriptionHub>(
+  subscriptions_ = make_subscriptions(
       [this](wire::LinkObserver* observer, const wire::Endpoint* avoided) -> std::shared_ptr<wire::Link> {
         if (avoided != nullptr)
           return nullptr;
         wire::LinkSettings settings = link_settings(":subscriptions", url_.endpoint);
         settings.subscribes = true;
         return make_link(std::move(settings), nullptr, observer);
-      },
-      &callbacks_, options_.deadline, options_.heartbeat);
+      });
 }
 
 void LiveCore::make_cluster() {
@@ -88,7 +87,7 @@ void LiveCore::make_cluster() {
     return std::make_shared<WakeHub>(std::move(ways), counters_, &callbacks_);
   });
   // A publication reaches the subscribers of every node: one connection to any of them hears all.
-  subscriptions_ = std::make_shared<SubscriptionHub>(
+  subscriptions_ = make_subscriptions(
       [this](wire::LinkObserver* observer, const wire::Endpoint* avoided) -> std::shared_ptr<wire::Link> {
         // A node that others still reach lost this one connection only.
         if (avoided != nullptr && cluster_->is_connected(*avoided))
@@ -100,8 +99,22 @@ void LiveCore::make_cluster() {
             link_settings(":subscriptions", node != nullptr ? *node : cluster_->owner_of(detail::Call::kAnySlot));
         settings.subscribes = true;
         return make_link(std::move(settings), nullptr, observer);
-      },
-      &callbacks_, options_.deadline, options_.heartbeat);
+      });
+}
+
+std::shared_ptr<SubscriptionHub> LiveCore::make_subscriptions(SubscriptionHub::MakeLink make_link) {
+  SubscriptionHub::Ways ways;
+  ways.make_link = std::move(make_link);
+  ways.later = [this](milliseconds wait, std::function<void()> function) {
+    if (!closed())
+      after(wait, std::move(function));
+  };
+  ways.refused = [this](std::string_view channel, const Error& why) {
+    const std::string text = why.message();
+    const LogField fields[] = {{"channel", channel}, {"text", text}};
+    log(LogLevel::warning, "subscription_refused", fields);
+  };
+  return std::make_shared<SubscriptionHub>(std::move(ways), &callbacks_, options_.deadline, options_.heartbeat);
 }
 
 wire::LinkSettings LiveCore::link_settings(std::string_view role, const wire::Endpoint& endpoint) const {

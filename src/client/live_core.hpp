@@ -97,6 +97,7 @@ class LiveCore final : public Core {
                                                       std::shared_ptr<void> keeps = nullptr);
   /// The log as links use it. `keeps` lives as long as the link does.
   [[nodiscard]] wire::Link::LogFunction log_line(std::shared_ptr<void> keeps = nullptr);
+  [[nodiscard]] std::shared_ptr<SubscriptionHub> make_subscriptions(SubscriptionHub::MakeLink make_link);
   void make_standalone();
   void make_cluster();
   void map_changed();

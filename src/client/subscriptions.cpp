@@ -16,6 +16,13 @@ namespace {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
 
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{100};
+constexpr milliseconds kLongestPause{5000};
+/// What is waited at once: a client that closes waits for it.
+constexpr milliseconds kOneWait{100};
+
 }  // namespace
 
 void Subscription::State::deliver(Event event) {
@@ -170,7 +177,7 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Channel
       return fail(Errc::client_closed, "the client is closed");
     }
     if (!link_) {
-      link_ = make_link_(this, nullptr);
+      link_ = ways_.make_link(this, nullptr);
       link_->start();
     }
     // Registered before the confirmation, so that no message after it is missed.
@@ -216,32 +223,90 @@ UnixMillis SubscriptionHub::end_gap(const std::string& channel, UnixMillis now) 
 void SubscriptionHub::link_live(std::int64_t connection_id) {
   const std::lock_guard lock(mutex_);
   heard_ = wall_clock();
+  connection_ = connection_id;
+  ++round_;
+  asks_again_ = false;
+  pause_ = kFirstPause;
   for (auto& [name, channel] : channels_) {
-    if (!channel.confirmed)
-      continue;  // its first SUBSCRIBE waits in the link
-    const std::array<std::string_view, 2> parts = {"SUBSCRIBE", name};
-    auto decode = [self = weak_from_this(), of = name, subscribers = channel.subscribers,
-                   connection_id](const wire::Answer& answer) -> Result<void> {
-      if (answer.view.is_error())
-        return std::unexpected(wire::to_error(answer.view.error_text()));
-      const UnixMillis until = wall_clock();
-      const auto hub = self.lock();
-      const UnixMillis from = hub ? hub->end_gap(of, until) : until;
-      for (const auto& weak : subscribers) {
-        const auto state = weak.lock();
-        // One that has not been confirmed yet has a SUBSCRIBE of its own on the way, and has missed nothing.
-        if (!state || state->confirmed_on.load(std::memory_order_acquire) == 0)
-          continue;
-        state->confirmed_on.store(connection_id, std::memory_order_release);
-        state->live.store(true, std::memory_order_release);
-        state->gaps.fetch_add(1, std::memory_order_relaxed);
-        state->deliver({.is_gap = true, .from = from, .until = until});
-      }
-      return {};
-    };
-    detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, std::move(decode));
-    link_->submit_internal(call);
+    channel.refused = false;
+    if (channel.confirmed)  // else its first SUBSCRIBE waits in the link
+      restore_locked(name, channel);
   }
+}
+
+void SubscriptionHub::restore_locked(const std::string& name, const Channel& channel) {
+  const std::array<std::string_view, 2> parts = {"SUBSCRIBE", name};
+  auto decode = [self = weak_from_this(), of = name, subscribers = channel.subscribers, connection_id = connection_,
+                 round = round_](const wire::Answer& answer) -> Result<void> {
+    const auto hub = self.lock();
+    if (answer.view.is_error()) {
+      Error why = wire::to_error(answer.view.error_text());
+      if (hub)
+        hub->refused(of, round, why);
+      return std::unexpected(std::move(why));
+    }
+    const UnixMillis until = wall_clock();
+    const UnixMillis from = hub ? hub->end_gap(of, until) : until;
+    for (const auto& weak : subscribers) {
+      const auto state = weak.lock();
+      // One that has not been confirmed yet has a SUBSCRIBE of its own on the way, and has missed nothing; nor has one that
+      // was confirmed on this connection.
+      if (!state || state->confirmed_on.load(std::memory_order_acquire) == 0 ||
+          state->live.load(std::memory_order_acquire))
+        continue;
+      state->confirmed_on.store(connection_id, std::memory_order_release);
+      state->live.store(true, std::memory_order_release);
+      state->gaps.fetch_add(1, std::memory_order_relaxed);
+      state->deliver({.is_gap = true, .from = from, .until = until});
+    }
+    return {};
+  };
+  detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, std::move(decode));
+  link_->submit_internal(call);
+}
+
+void SubscriptionHub::refused(const std::string& name, std::uint64_t round, const Error& why) {
+  milliseconds pause{0};
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = channels_.find(name);
+    if (closed_ || round != round_ || found == channels_.end())
+      return;
+    found->second.refused = true;
+    // All that are refused meanwhile are asked for together.
+    if (!asks_again_) {
+      asks_again_ = true;
+      pause = pause_;
+      pause_ = std::min(2 * pause_, kLongestPause);
+    }
+  }
+  ways_.refused(name, why);
+  if (pause > milliseconds(0))
+    ask_again(round, pause);
+}
+
+void SubscriptionHub::ask_again(std::uint64_t round, milliseconds left) {
+  const milliseconds wait = std::min(left, kOneWait);
+  ways_.later(wait, [of = weak_from_this(), round, left = left - wait] {
+    const auto self = of.lock();
+    if (!self)
+      return;
+    {
+      const std::lock_guard lock(self->mutex_);
+      // Of a connection that is lost the next one restores all.
+      if (self->closed_ || round != self->round_ || !self->link_->live())
+        return;
+      if (left == milliseconds(0)) {
+        self->asks_again_ = false;
+        for (auto& [name, channel] : self->channels_) {
+          if (std::exchange(channel.refused, false) && channel.confirmed)
+            self->restore_locked(name, channel);
+        }
+        return;
+      }
+    }
+    self->ask_again(round, left);
+  });
 }
 
 void SubscriptionHub::link_lost(const Error&) {
@@ -267,7 +332,7 @@ void SubscriptionHub::leave_lost_node() {
     const std::lock_guard lock(mutex_);
     if (closed_ || !link_ || link_->live())
       return;
-    std::shared_ptr<wire::Link> elsewhere = make_link_(this, &link_->endpoint());
+    std::shared_ptr<wire::Link> elsewhere = ways_.make_link(this, &link_->endpoint());
     if (!elsewhere)
       return;
     lost = std::exchange(link_, std::move(elsewhere));

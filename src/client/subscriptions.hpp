@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/core.hpp"
@@ -64,10 +65,18 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
   /// there is nowhere else.
   using MakeLink = std::function<std::shared_ptr<wire::Link>(wire::LinkObserver*, const wire::Endpoint* avoided)>;
 
+  struct Ways {
+    MakeLink make_link;
+    /// As `Core::after`.
+    std::function<void(std::chrono::milliseconds, std::function<void()>)> later;
+    /// The server has refused to restore a channel. Without a lock.
+    std::function<void(std::string_view channel, const Error& why)> refused;
+  };
+
   /// `heartbeat` is that of the connection: a loss is noticed within two of them.
-  SubscriptionHub(MakeLink make_link, detail::Target* target, std::chrono::milliseconds deadline,
+  SubscriptionHub(Ways ways, detail::Target* target, std::chrono::milliseconds deadline,
                   std::chrono::milliseconds heartbeat)
-      : make_link_(std::move(make_link)), target_(target), deadline_(deadline), heartbeat_(heartbeat) {}
+      : ways_(std::move(ways)), target_(target), deadline_(deadline), heartbeat_(heartbeat) {}
 
   [[nodiscard]] Reply<Subscription> subscribe(std::string_view channel, ChannelHandlers handlers);
   void remove(const std::shared_ptr<Subscription::State>& state);
@@ -85,12 +94,17 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
     // Owned by the Subscription, or by the call that will give it.
     std::vector<std::weak_ptr<Subscription::State>> subscribers;
     bool confirmed = false;          // at some time; restored after a loss
+    bool refused = false;            // on this connection: it is asked for again
     std::optional<UnixMillis> lost;  // since when messages may be missing
   };
   /// Ends the gap of a channel that is subscribed again; gives where it began.
   [[nodiscard]] UnixMillis end_gap(const std::string& channel, UnixMillis now);
+  void restore_locked(const std::string& name, const Channel& channel);
+  void refused(const std::string& name, std::uint64_t round, const Error& why);
+  /// Asks again for what was refused when the pause is over, unless the connection has been lost meanwhile.
+  void ask_again(std::uint64_t round, std::chrono::milliseconds left);
 
-  const MakeLink make_link_;
+  const Ways ways_;
   detail::Target* const target_;
   const std::chrono::milliseconds deadline_;
   const std::chrono::milliseconds heartbeat_;
@@ -99,6 +113,10 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
   std::map<std::string, Channel> channels_;  // guarded by mutex_
   UnixMillis heard_{};                       // guarded by mutex_: when something was last heard
   bool closed_ = false;                      // guarded by mutex_
+  std::int64_t connection_ = 0;              // guarded by mutex_: CLIENT ID of the connection that came to life last
+  std::uint64_t round_ = 0;                  // guarded by mutex_: of connections that came to life
+  bool asks_again_ = false;                  // guarded by mutex_: a pause of this round is running
+  std::chrono::milliseconds pause_{0};       // guarded by mutex_: the next one
 };
 
 }  // namespace client

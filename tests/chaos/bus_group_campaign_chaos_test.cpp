@@ -181,7 +181,12 @@ class BusGroupCampaign : public BusServerTest {
         consumers[slot] = child(slot);
       }
     };
-    while (std::chrono::steady_clock::now() < end) {
+    // Longer where too little has befallen it: on a busy machine.
+    const auto befallen = [&] {
+      const auto poisoned = std::ranges::count_if(sent_, [](const Sent& one) { return one.kind != "plain"; });
+      return poisoned > 10 && suicides > 0 && trimmed_ > 0;
+    };
+    while (std::chrono::steady_clock::now() < end || (std::chrono::steady_clock::now() < end + 20s && !befallen())) {
       if (sent_.size() - done_ < 3000) {
         ASSERT_NO_FATAL_FAILURE(send(20));
       }

@@ -39,6 +39,11 @@ using model::CacheEvent;
 
 constexpr int kIds = 3;
 constexpr auto kTtl = 1500ms;
+/// What each of the two processes must have done for the history to mean something; one that has not goes on for a while.
+constexpr int kReads = 101;
+constexpr int kTold = 6;
+constexpr int kHeard = 6;
+constexpr auto kLonger = 20s;
 
 [[nodiscard]] BrandedId id_of(int number) {
   return *BrandedId::encode("USR", BrandedId{"USR0NgWEfAE00A"}.value() + static_cast<std::uint64_t>(number));
@@ -67,11 +72,11 @@ class Child {
   }
 
   void run(std::chrono::milliseconds time) {
-    const auto until = std::chrono::steady_clock::now() + time;
+    until_ = std::chrono::steady_clock::now() + time;
     std::vector<std::thread> threads;
-    threads.emplace_back([&] { listen(until); });
+    threads.emplace_back([&] { listen(); });
     for (unsigned i = 0; i < 2; ++i)
-      threads.emplace_back([&, i] { work(seed_ + i, until); });
+      threads.emplace_back([&, i] { work(seed_ + i); });
     for (std::thread& thread : threads)
       thread.join();
   }
@@ -106,19 +111,24 @@ class Child {
     file_ << line << '\n';
   }
 
-  void listen(std::chrono::steady_clock::time_point until) {
+  [[nodiscard]] bool goes_on() const {
+    const auto instant = std::chrono::steady_clock::now();
+    return instant < until_ || (instant < until_ + kLonger && (reads_ < kReads || told_ < kTold || heard_ < kHeard));
+  }
+  void listen() {
     std::uint64_t marks = 0;
-    while (std::chrono::steady_clock::now() < until) {
+    while (goes_on()) {
       if (const std::uint64_t seen = cache_->stats().coherence_ignored; seen > marks) {
         marks = seen;
         note("mark " + std::to_string(marks) + " " + std::to_string(now()));
+        ++heard_;
       }
       std::this_thread::sleep_for(1ms);
     }
   }
-  void work(unsigned seed, std::chrono::steady_clock::time_point until) {
+  void work(unsigned seed) {
     std::minstd_rand random(seed);
-    while (std::chrono::steady_clock::now() < until) {
+    while (goes_on()) {
       const int number = static_cast<int>(random() % kIds);
       if (random() % 20 == 0) {
         write(number);
@@ -139,6 +149,7 @@ class Child {
       note("torn " + *answer->value);
     note("read " + std::to_string(number) + " " + std::to_string(answer->value ? answer->version.value() : 0) + " " +
          std::to_string(begin) + " " + std::to_string(end));
+    ++reads_;
   }
   void write(int number) {
     const std::int64_t begin = now();
@@ -155,8 +166,10 @@ class Child {
     note("placed " + std::to_string(number) + " " + std::to_string(version) + " " + std::to_string(put_begin) + " " +
          std::to_string(now()));
     // By a sound connection: that a message is sent at all is the writer's affair.
-    if (mode_ == Coherence::tracking || CacheWriter(source_, "t").broadcast(id_of(number), branded).get())
+    if (mode_ == Coherence::tracking || CacheWriter(source_, "t").broadcast(id_of(number), branded).get()) {
       note("told " + std::to_string(number) + " " + std::to_string(version) + " 0 " + std::to_string(now()));
+      ++told_;
+    }
   }
 
   const Client client_;  // over the bad connection
@@ -165,6 +178,8 @@ class Child {
   std::ofstream file_;  // guarded by mutex_
   const Coherence mode_;
   const unsigned seed_;
+  std::chrono::steady_clock::time_point until_;
+  std::atomic<int> reads_{0}, told_{0}, heard_{0};
   std::optional<ByteCache> cache_;
 };
 
@@ -237,7 +252,7 @@ class CacheProcesses : public ::testing::TestWithParam<std::string> {
     auto client = Client::open(server_->url());
     ASSERT_TRUE(client);
     std::vector<std::int64_t> marks;  // when each was about to be sent
-    const auto until = std::chrono::steady_clock::now() + time + 20s;
+    const auto until = std::chrono::steady_clock::now() + time + kLonger + 20s;
     while (std::ranges::any_of(children, [](const auto& one) { return !one->ended(); })) {
       ASSERT_LT(std::chrono::steady_clock::now(), until);
       marks.push_back(now());

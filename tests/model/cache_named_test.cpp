@@ -361,6 +361,87 @@ TEST_F(CacheNamedTracking, NorWhereTheAnswerOfTheWriteIsLost) {
   EXPECT_FALSE(server.frame(key_of(kBoth[0])));
 }
 
+// A late loader's row was sent to L2 on the connection that hears, which was lost; meanwhile an `invalidate` deleted on the other one,
+// and had ended when the row was sent again. Until it was taken back, who asked beside the late loader was given it. (Seed 9644.)
+TEST_F(CacheNamedTracking, WhatALateLoaderWritesAfterAnInvalidationIsNotGivenBesideIt) {
+  CacheOptions with = table->options();
+  with.tags = false;
+  with.load_deadline = std::chrono::milliseconds(40);
+  table->close();
+  table = std::make_shared<cache::Table>(
+      std::make_shared<CacheCore>(main, ids), with, nullptr,
+      [this](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time);
+  table->hear_by(std::make_shared<CacheHearing>(hearing));
+  table->armed();
+  Reader before;
+  ask(before);
+  all_of(hearing);
+  ASSERT_EQ(loads.size(), 1U) << "it has read the source";
+  server.time += 50;
+  table->run_due();
+  ASSERT_TRUE(before.answered.has_value());
+  EXPECT_FALSE(before.answered.value()) << "it is late";
+  loaded(1, "of before");
+  hearing.cut();
+  table->lost();
+  auto gone = table->invalidate(kBoth[0]);  // the source has changed
+  all_of(main);
+  ASSERT_TRUE(gone.ready());
+  EXPECT_TRUE(gone.get());
+  hearing.reconnect();
+  hearing.execute();
+  ASSERT_TRUE(server.frame(key_of(kBoth[0]))) << "written after it was deleted";
+  Reader after;
+  ask(after);
+  all_of(main);
+  ASSERT_TRUE(after.answered.has_value());
+  EXPECT_FALSE(after.answered.value()) << "not what an invalidation has ended: " << *after.answered.value()->value;
+  hearing.listen();
+  come_to_rest();
+  EXPECT_FALSE(server.frame(key_of(kBoth[0]))) << "it is taken back";
+  Reader later;
+  ask(later);
+  come_to_rest();
+  ASSERT_EQ(loads.size(), 1U) << "the source is asked";
+  loaded(2, "changed");
+  come_to_rest();
+  EXPECT_EQ(later.answered.value().value().value, "changed");
+}
+
+// What others have put meanwhile is given beside it, also after the invalidation.
+TEST_F(CacheNamedTracking, WhatOthersPutIsGivenBesideALateLoader) {
+  CacheOptions with = table->options();
+  with.tags = false;
+  with.load_deadline = std::chrono::milliseconds(40);
+  table->close();
+  table = std::make_shared<cache::Table>(
+      std::make_shared<CacheCore>(main, ids), with, nullptr,
+      [this](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time);
+  table->hear_by(std::make_shared<CacheHearing>(hearing));
+  table->armed();
+  Reader before;
+  ask(before);
+  all_of(hearing);
+  ASSERT_EQ(loads.size(), 1U);
+  server.time += 50;
+  table->run_due();
+  loaded(1, "of before");
+  hearing.cut();
+  table->lost();
+  auto gone = table->invalidate(kBoth[0]);
+  all_of(main);
+  ASSERT_TRUE(gone.ready());
+  others_put(2, "changed", "60000");
+  Reader after;
+  ask(after);
+  all_of(main);
+  EXPECT_EQ(after.answered.value().value().value, "changed");
+  hearing.reconnect();
+  hearing.listen();
+  come_to_rest();
+  EXPECT_EQ(server.frame(key_of(kBoth[0])), version_of(2) + "changed");
+}
+
 /// Processes that load, with the job lane or nothing: tables on one server, each with a connection of its own.
 class CacheNamedLoads : public ::testing::Test {
  protected:

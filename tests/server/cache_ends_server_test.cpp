@@ -113,6 +113,50 @@ TEST_F(CacheEnds, ClosingTheClientEndsTheWaitForAnothersLoad) {
   EXPECT_FALSE(one.get());
 }
 
+// The channel on which loads end was refused to a new connection once, and nobody asked again: who waited for another process's
+// load looked only each third of its lease.
+TEST_F(CacheEnds, TheChannelOfLoadsIsAskedForAgain) {
+  std::atomic<int> logged{0};
+  const Client listens = open(server().url(), {.log = [&](LogLevel level, std::string_view event, auto) {
+                                logged += level == LogLevel::warning && event == "subscription_refused" ? 1 : 0;
+                              }});
+  Source source;
+  source.set(kUserA, "alice", kV1);
+  CacheOptions with = options();
+  with.load_lease = 60s;
+  const ByteCache waits = table(listens, with, [](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+    return fail(Errc::handler_failed, "the other one loads");
+  });
+  const ByteCache loads = table(client(), with, source.loader());
+  raw("ACL", "SETUSER", "default", "-subscribe");
+  const std::string all(raw("CLIENT", "LIST").as_text().value_or(""));
+  int killed = 0;
+  for (std::size_t at = 0; at < all.size(); at = all.find('\n', at) + 1) {
+    const std::string line = all.substr(at, all.find('\n', at) - at);
+    if (line.find(":subscriptions ") == std::string::npos)
+      continue;
+    raw("CLIENT", "KILL", "ID", line.substr(3, line.find(' ') - 3));
+    ++killed;
+  }
+  ASSERT_EQ(killed, 2) << all;
+  ASSERT_TRUE(eventually([&] { return logged >= 2; }));
+  raw("ACL", "SETUSER", "default", "+subscribe");
+  ASSERT_TRUE(eventually([&] {
+    const auto count = raw("PUBSUB", "NUMSUB", "eccx:{t}:loads");
+    return count.items().size() == 2 && count.items()[1].as_integer() == 2;
+  }));
+  source.hold();
+  auto first = loads.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  auto second = waits.get(kUserA);
+  ASSERT_TRUE(eventually([&] { return waits.stats().load_waits == 1; }));
+  source.release();
+  EXPECT_EQ(said(first.get()), "alice/fill");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(said(second.get()), "alice/l2");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "it is told, and does not wait for a third of the lease";
+}
+
 class CacheRefused : public CacheEnds, public ::testing::WithParamInterface<Coherence> {};
 INSTANTIATE_TEST_SUITE_P(Both, CacheRefused, ::testing::Values(Coherence::broadcast, Coherence::tracking),
                          [](const auto& one) {

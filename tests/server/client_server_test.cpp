@@ -22,6 +22,7 @@
 #include "echomq/testing/private_server.hpp"
 #include "script/registry.hpp"
 #include "support/bounds.hpp"
+#include "support/played_node.hpp"
 #include "support/proxy.hpp"
 
 namespace echomq {
@@ -228,6 +229,146 @@ TEST_F(ClientTest, SubscriptionsAreConfirmedRestoredAndGapsReported) {
 
   subscribed->cancel();
   EXPECT_TRUE(eventually([&] { return client.command("PUBLISH", "emq:{q}:chan", "gone").get()->as_integer() == 0; }));
+}
+
+/// A server that refuses what it is told to.
+class RefusedSubscriptions : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    node_.begin(
+        [this](const test::PlayedNode::Words& words) -> std::optional<std::string> {
+          if (words[0] != "SUBSCRIBE")
+            return "+OK\r\n";
+          if (refused_ > 0) {
+            --refused_;
+            return "-LOADING the dataset is in memory soon\r\n";
+          }
+          ++confirmed_;
+          return ">3\r\n" + test::bulk("subscribe") + test::bulk(words[1]) + ":1\r\n>3\r\n" + test::bulk("message") +
+                 test::bulk(words[1]) + test::bulk("of " + std::to_string(confirmed_));
+        },
+        {});
+    ClientOptions options;
+    options.backoff_initial = 5ms;
+    options.backoff_max = 20ms;
+    options.node_lease = NodeLease::never;
+    options.log = [this](LogLevel level, std::string_view event, std::span<const LogField> fields) {
+      if (level != LogLevel::warning || event != "subscription_refused")
+        return;
+      const std::lock_guard lock(mutex_);
+      logged_.emplace_back(fields[0].value);
+    };
+    auto opened = Client::open("valkey://" + node_.address(), std::move(options));
+    ASSERT_TRUE(opened) << opened.error().message();
+    client_.emplace(*std::move(opened));
+  }
+  void TearDown() override { client_.reset(); }
+
+  struct Heard {
+    std::atomic<int> messages{0};
+    std::atomic<int> gaps{0};
+  };
+  [[nodiscard]] Result<Subscription> subscribe(std::string_view channel, Heard& heard) {
+    return client_
+        ->subscribe(channel, {.on_message = [&heard](std::string_view, std::string_view) { ++heard.messages; },
+                              .on_gap = [&heard] { ++heard.gaps; }})
+        .get();
+  }
+  [[nodiscard]] std::size_t asked(std::string_view channel) const {
+    const std::vector<std::string> all = node_.asked();
+    return static_cast<std::size_t>(std::ranges::count(all, "SUBSCRIBE " + std::string(channel)));
+  }
+  [[nodiscard]] std::size_t logged(std::string_view channel) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::ranges::count(logged_, channel));
+  }
+  static bool eventually(const std::function<bool()>& what) {
+    const auto until = std::chrono::steady_clock::now() + 10s;
+    while (!what()) {
+      if (std::chrono::steady_clock::now() > until)
+        return false;
+      std::this_thread::sleep_for(1ms);
+    }
+    return true;
+  }
+
+  std::atomic<int> refused_{0};
+  std::atomic<int> confirmed_{0};
+  test::PlayedNode node_;
+  std::mutex mutex_;
+  std::vector<std::string> logged_;  // guarded by mutex_
+  std::optional<Client> client_;
+};
+
+// A new connection that was refused a channel once left its subscribers deaf for as long as it lasted.
+TEST_F(RefusedSubscriptions, AreAskedForAgainAndTheGapIsToldOnce) {
+  Heard one, two;
+  auto first = subscribe("one", one);
+  auto second = subscribe("two", two);
+  ASSERT_TRUE(first && second);
+  ASSERT_TRUE(eventually([&] { return one.messages == 1 && two.messages == 1; }));
+  refused_ = 1'000'000;
+  node_.drop();
+  ASSERT_TRUE(eventually([&] { return logged("one") >= 2 && logged("two") >= 2; }));
+  EXPECT_FALSE(first->live());
+  EXPECT_FALSE(second->live());
+  EXPECT_EQ(one.gaps + two.gaps, 0);
+  refused_ = 0;
+  ASSERT_TRUE(eventually([&] { return first->live() && second->live(); }));
+  EXPECT_TRUE(eventually([&] { return one.messages == 2 && two.messages == 2; })) << "it is heard again";
+  EXPECT_TRUE(eventually([&] { return one.gaps == 1 && two.gaps == 1; }));
+  const std::size_t asked_all = asked("one") + asked("two");
+  EXPECT_EQ(asked_all, 4 + logged("one") + logged("two")) << "two, the refused ones, two more";
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(asked("one") + asked("two"), asked_all) << "what is confirmed is not asked for again";
+  EXPECT_EQ(first->gaps() + second->gaps(), 2U);
+}
+
+TEST_F(RefusedSubscriptions, AreNotAskedForAgainOnceNobodyListens) {
+  Heard one, two;
+  auto first = subscribe("one", one);
+  auto second = subscribe("two", two);
+  ASSERT_TRUE(first && second);
+  refused_ = 1'000'000;
+  node_.drop();
+  ASSERT_TRUE(eventually([&] { return logged("one") >= 1 && logged("two") >= 1; }));
+  first->cancel();
+  const std::size_t before = asked("one");
+  ASSERT_TRUE(eventually([&] { return logged("two") >= 3; }));
+  EXPECT_LE(asked("one"), before + 1) << "one may have been on its way";
+  refused_ = 0;
+  EXPECT_TRUE(eventually([&] { return second->live(); }));
+  EXPECT_EQ(one.gaps, 0);
+}
+
+// Who subscribes while the channel of others is refused is given what it asked for, has missed nothing and is told of no gap.
+TEST_F(RefusedSubscriptions, OneWhoComesMeanwhileHasNoGap) {
+  Heard old, late;
+  auto before = subscribe("one", old);
+  ASSERT_TRUE(before);
+  refused_ = 1'000'000;
+  node_.drop();
+  ASSERT_TRUE(eventually([&] { return logged("one") >= 3; })) << "the next pause is 800 ms";
+  refused_ = 0;
+  auto meanwhile = subscribe("one", late);
+  ASSERT_TRUE(meanwhile);
+  EXPECT_TRUE(meanwhile->live());
+  EXPECT_TRUE(eventually([&] { return before->live() && old.gaps == 1; }));
+  EXPECT_EQ(late.gaps, 0);
+  EXPECT_EQ(meanwhile->gaps(), 0U);
+}
+
+// Closing ends the asking, and waits for little.
+TEST_F(RefusedSubscriptions, ClosingDoesNotWaitForThePause) {
+  Heard one;
+  auto first = subscribe("one", one);
+  ASSERT_TRUE(first);
+  refused_ = 1'000'000;
+  node_.drop();
+  ASSERT_TRUE(eventually([&] { return logged("one") >= 4; })) << "the next pause is 1.6 s";
+  const auto begin = std::chrono::steady_clock::now();
+  client_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
 }
 
 TEST_F(ClientTest, ReconnectsAndSendsWhatWasNotWritten) {
