@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -195,18 +196,15 @@ TEST_F(ClusterAsk, DividedKeysAreWaitedFor) {
 
 // Of two keys one that stands nowhere is divided from the other, says the server: no node answers while their slot is on its way,
 // whichever has the other. Once the slot has settled, here or there, the call waits no longer.
-TEST_F(ClusterAsk, AMissingKeyIsWaitedForUntilItsSlotHasSettled) {
-  const std::string slot = std::to_string(keyspace::slot(tag_));
-  const std::array<std::string, 3> names = {"nowhere", "here", "gone"};
-  for (const bool finishes : {false, true}) {
-    SCOPED_TRACE(finishes);
-    const auto of = [&](const std::string& name) { return name + (finishes ? "-2" : "-1"); };
-    ASSERT_EQ(call("MSET", key(of("here")), "00000000000000", key(of("gone")), "00000000000000"), "OK");
+class ClusterAskMissing : public ClusterAsk {
+ protected:
+  void wait_until(const std::function<void()>& settled) {
+    ASSERT_EQ(call("MSET", key("here"), "00000000000000", key("gone"), "00000000000000"), "OK");
     begin();
-    send(of("gone"));
+    send("gone");
     std::vector<Reply<Value>> loads;
-    for (const std::string& name : names) {
-      const std::string row = key(of(name)), lease = key(of(name) + "-lease");
+    for (const std::string name : {"nowhere", "here", "gone"}) {
+      const std::string row = key(name), lease = key(name + "-lease");
       const std::array<std::string_view, 2> keys = {row, lease};
       const std::array<std::string_view, 3> arguments = {"00000000000000000000000000000001", "1000", ""};
       loads.push_back(client_->eval("cache_load", keys, arguments));
@@ -214,20 +212,28 @@ TEST_F(ClusterAsk, AMissingKeyIsWaitedForUntilItsSlotHasSettled) {
     std::this_thread::sleep_for(200ms);
     for (const Reply<Value>& load : loads)
       EXPECT_FALSE(load.ready());
+    ASSERT_NO_FATAL_FAILURE(settled());
     const auto before = std::chrono::steady_clock::now();
-    if (finishes) {
-      send(of("here"));
-      ASSERT_NO_FATAL_FAILURE(finish());
-    } else {
-      for (const std::size_t node : {kFrom, kTo})
-        ask(node, {"CLUSTER", "SETSLOT", slot, "STABLE"});
-    }
     for (Reply<Value>& load : loads) {
       const auto answer = load.get();
       EXPECT_TRUE(answer) << answer.error().message();
     }
     EXPECT_LT(std::chrono::steady_clock::now() - before, 2s) << "the client's deadline is 10 s";
   }
+};
+
+TEST_F(ClusterAskMissing, IsWaitedForUntilItsSlotHasMoved) {
+  wait_until([this] {
+    send("here");
+    finish();
+  });
+}
+
+TEST_F(ClusterAskMissing, IsWaitedForUntilItsSlotStays) {
+  wait_until([this] {
+    for (const std::size_t node : {kFrom, kTo})
+      ask(node, {"CLUSTER", "SETSLOT", std::to_string(keyspace::slot(tag_)), "STABLE"});
+  });
 }
 
 TEST_F(ClusterAsk, DividedKeysAreWaitedForUntilTheDeadline) {
