@@ -362,7 +362,7 @@ TEST_F(CacheNamedTracking, NorWhereTheAnswerOfTheWriteIsLost) {
 }
 
 // A late loader's row was sent to L2 on the connection that hears, which was lost; meanwhile an `invalidate` deleted on the other one,
-// and had ended when the row was sent again. Until it was taken back, who asked beside the late loader was given it. (Seed 9644.)
+// and had ended when the row was sent again. Until it was taken back, who asked beside the late loader was given it.
 TEST_F(CacheNamedTracking, WhatALateLoaderWritesAfterAnInvalidationIsNotGivenBesideIt) {
   CacheOptions with = table->options();
   with.tags = false;
@@ -794,6 +794,46 @@ TEST_F(CacheNamedLoads, ARowIsInL1NoLongerThanInL2HoweverLateTheAnswerIs) {
   EXPECT_TRUE(one.table->peek(kBoth[0], row));
   server.time += 15'000;
   EXPECT_FALSE(one.table->peek(kBoth[0], row)) << "of a read";
+}
+
+// A late loader met an older row, and wrote over it by another command; an `invalidate` had been sent before that meanwhile, and had ended.
+// Until its row was taken back, who asked beside it was given that. (Seed 9644, broadcast.)
+TEST_F(CacheNamedLoads, WhatALateLoaderWritesAfterAnInvalidationIsNotGivenBesideIt) {
+  CacheOptions with = options();
+  with.load_deadline = std::chrono::milliseconds(40);
+  Process one(server, ids, with);
+  Reader before;
+  one.ask(before);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "it has read the source";
+  server.time += 50;
+  one.table->run_due();
+  ASSERT_TRUE(before.answered.has_value());
+  EXPECT_FALSE(before.answered.value()) << "it is late";
+  others_put(1, "theirs", "60000");
+  one.loaded(2, "of before");
+  one.main.execute();                           // where there is nothing, but there is
+  auto gone = one.table->invalidate(kBoth[0]);  // the source has changed
+  one.main.deliver();                           // it writes over what is there
+  one.main.execute();                           // the deletion
+  one.main.deliver();
+  ASSERT_TRUE(gone.ready());
+  EXPECT_TRUE(gone.get());
+  Reader after;
+  one.ask(after);
+  one.main.execute();
+  ASSERT_TRUE(server.frame(key_of(kBoth[0]))) << "written after it was deleted";
+  one.come_to_rest();
+  ASSERT_TRUE(after.answered.has_value());
+  EXPECT_FALSE(after.answered.value()) << "not what an invalidation has ended: " << *after.answered.value()->value;
+  EXPECT_FALSE(server.frame(key_of(kBoth[0]))) << "it is taken back";
+  Reader later;
+  one.ask(later);
+  one.come_to_rest();
+  ASSERT_EQ(one.loads.size(), 1U) << "the source is asked";
+  one.loaded(3, "changed");
+  one.come_to_rest();
+  EXPECT_EQ(later.answered.value().value().value, "changed");
 }
 
 // `invalidate` ends the right to load too: a process that has read the source before, and writes after, would else bring the old
