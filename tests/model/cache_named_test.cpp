@@ -284,6 +284,9 @@ class CacheNamedTracking : public CacheNamed {
   CacheNamedTracking() {
     CacheOptions with = table->options();
     with.tags = true;
+    open(with);
+  }
+  void open(const CacheOptions& with) {
     table->close();
     table = std::make_shared<cache::Table>(
         std::make_shared<CacheCore>(main, ids), with, nullptr,
@@ -332,6 +335,24 @@ class CacheNamedTracking : public CacheNamed {
     come_to_rest();
     EXPECT_EQ(after.answered.value().value().value, "changed");
   }
+  /// A loader that is late has read the source; its row is on its way on the connection that hears when that is lost.
+  void load_late() {
+    CacheOptions with = table->options();
+    with.tags = false;
+    with.load_deadline = std::chrono::milliseconds(40);
+    open(with);
+    Reader before;
+    ask(before);
+    all_of(hearing);
+    ASSERT_EQ(loads.size(), 1U) << "it has read the source";
+    server.time += 50;
+    table->run_due();
+    ASSERT_TRUE(before.answered.has_value());
+    EXPECT_FALSE(before.answered.value()) << "it is late";
+    loaded(1, "of before");
+    hearing.cut();
+    table->lost();
+  }
 
   std::deque<LoadDone> loads;
 };
@@ -364,26 +385,7 @@ TEST_F(CacheNamedTracking, NorWhereTheAnswerOfTheWriteIsLost) {
 // A late loader's row was sent to L2 on the connection that hears, which was lost; meanwhile an `invalidate` deleted on the other one,
 // and had ended when the row was sent again. Until it was taken back, who asked beside the late loader was given it.
 TEST_F(CacheNamedTracking, WhatALateLoaderWritesAfterAnInvalidationIsNotGivenBesideIt) {
-  CacheOptions with = table->options();
-  with.tags = false;
-  with.load_deadline = std::chrono::milliseconds(40);
-  table->close();
-  table = std::make_shared<cache::Table>(
-      std::make_shared<CacheCore>(main, ids), with, nullptr,
-      [this](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time);
-  table->hear_by(std::make_shared<CacheHearing>(hearing));
-  table->armed();
-  Reader before;
-  ask(before);
-  all_of(hearing);
-  ASSERT_EQ(loads.size(), 1U) << "it has read the source";
-  server.time += 50;
-  table->run_due();
-  ASSERT_TRUE(before.answered.has_value());
-  EXPECT_FALSE(before.answered.value()) << "it is late";
-  loaded(1, "of before");
-  hearing.cut();
-  table->lost();
+  ASSERT_NO_FATAL_FAILURE(load_late());
   auto gone = table->invalidate(kBoth[0]);  // the source has changed
   all_of(main);
   ASSERT_TRUE(gone.ready());
@@ -410,24 +412,7 @@ TEST_F(CacheNamedTracking, WhatALateLoaderWritesAfterAnInvalidationIsNotGivenBes
 
 // What others have put meanwhile is given beside it, also after the invalidation.
 TEST_F(CacheNamedTracking, WhatOthersPutIsGivenBesideALateLoader) {
-  CacheOptions with = table->options();
-  with.tags = false;
-  with.load_deadline = std::chrono::milliseconds(40);
-  table->close();
-  table = std::make_shared<cache::Table>(
-      std::make_shared<CacheCore>(main, ids), with, nullptr,
-      [this](const BrandedId&, LoadDone done) { loads.push_back(std::move(done)); }, &server.time);
-  table->hear_by(std::make_shared<CacheHearing>(hearing));
-  table->armed();
-  Reader before;
-  ask(before);
-  all_of(hearing);
-  ASSERT_EQ(loads.size(), 1U);
-  server.time += 50;
-  table->run_due();
-  loaded(1, "of before");
-  hearing.cut();
-  table->lost();
+  ASSERT_NO_FATAL_FAILURE(load_late());
   auto gone = table->invalidate(kBoth[0]);
   all_of(main);
   ASSERT_TRUE(gone.ready());
