@@ -64,15 +64,10 @@ void FollowingLine::submit(detail::Call* call) {
   }
   close_all(done);
   if (link) {
-    if (!ways_.find) {
-      link->submit(call, false);
-      return;
-    }
-    // Without a source: whoever waits for it must not read from a connection that the call may leave.
     wire::CallQueue only;
     only.push(call);
     link->submit(std::move(only));
-    if (!link->live())
+    if (ways_.find && !link->live())
       ask_while_lost();
     return;
   }

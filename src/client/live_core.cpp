@@ -36,7 +36,9 @@ LiveCore::LiveCore(wire::Url url, ClientOptions options)
 }
 
 void LiveCore::make_standalone() {
-  main_ = make_link(link_settings("", url_.endpoint), &executor_, nullptr);
+  wire::LinkSettings of_main = link_settings("", url_.endpoint);
+  of_main.lasts = true;
+  main_ = make_link(std::move(of_main), &executor_, nullptr);
   topology_ = std::make_shared<wire::Standalone>(main_);
   wake_ = std::make_unique<WakeHubs>(false, [this](std::uint32_t) {
     WakeHub::Ways ways;
@@ -63,7 +65,9 @@ void LiveCore::make_standalone() {
 void LiveCore::make_cluster() {
   auto connect = [this](const wire::Endpoint& endpoint, wire::Redirector* redirector, wire::LinkObserver* observer) {
     auto executor = std::make_shared<script::Executor>(counters_);
-    return make_link(link_settings("", endpoint), executor.get(), observer, redirector, executor);
+    wire::LinkSettings settings = link_settings("", endpoint);
+    settings.lasts = true;
+    return make_link(std::move(settings), executor.get(), observer, redirector, executor);
   };
   cluster_ = std::make_shared<wire::Cluster>(io_, wire::Cluster::Settings{url_.seeds, options_.connect_timeout},
                                              std::move(connect), counters_, log_line(), [this] {

@@ -168,6 +168,7 @@ Reply<Subscription> SubscriptionHub::subscribe(std::string_view channel, Channel
   call->default_target = state->handlers.at_once ? &at_once : target_;
   call->repeat = Repeat::safe;
   call->deadline = detail::Clock::now() + deadline_;
+  call->source = this;
   call->retain();
   detail::CallPointer<detail::CallOf<Subscription>> mine(call);
   {
@@ -210,6 +211,11 @@ void SubscriptionHub::remove(const std::shared_ptr<Subscription::State>& state) 
   detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
   call->deadline = detail::Clock::now() + deadline_;
   link_->submit_internal(call);
+}
+
+void SubscriptionHub::cancel(detail::Call& call) {
+  if (const auto connection = link())
+    connection->cancel(call);
 }
 
 UnixMillis SubscriptionHub::end_gap(const std::string& channel, UnixMillis now) {

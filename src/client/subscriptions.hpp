@@ -59,7 +59,10 @@ struct Subscription::State : std::enable_shared_from_this<Subscription::State> {
 
 namespace client {
 
-class SubscriptionHub final : public wire::LinkObserver, public std::enable_shared_from_this<SubscriptionHub> {
+/// The `source` of its calls: the connection that has them may change, and is read by the library's thread.
+class SubscriptionHub final : public wire::LinkObserver,
+                              public detail::Source,
+                              public std::enable_shared_from_this<SubscriptionHub> {
  public:
   /// A connection for subscriptions. `avoided` is null, or a server that was lost: then somewhere else, or null when
   /// there is nowhere else.
@@ -88,6 +91,10 @@ class SubscriptionHub final : public wire::LinkObserver, public std::enable_shar
   void link_live(std::int64_t connection_id) override;
   void link_lost(const Error& why) override;
   void link_push(const resp::View& frame) override;
+
+  bool drive(bool (*)(void*), void*, detail::Clock::time_point) override { return false; }
+  void leave_to_library() noexcept override {}
+  void cancel(detail::Call& call) override;
 
  private:
   struct Channel {

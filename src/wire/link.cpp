@@ -163,7 +163,7 @@ void Link::submit(detail::Call* call, bool may_block) {
 
 void Link::enqueue_locked(Lock& lock, detail::Call* call) {
   const bool idle = pipeline_.pending() == 0;
-  call->source = this;
+  claim_locked(*call);
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
   counters_.commands.fetch_add(1, std::memory_order_relaxed);
@@ -192,8 +192,8 @@ void Link::send_soon_locked(Lock& lock, bool idle) {
     return;  // sent once live
   if (idle && !writing_ && !want_write_) {
     flush(lock, false);
-    // One that parks was left unarmed by whoever attended it, and nobody drives it.
-    if (settings_.parks && !armed_ && reader_ == Reader::none)
+    // It may have been left unarmed by whoever attended it, and nobody drives it.
+    if (!settings_.lasts && !armed_ && reader_ == Reader::none)
       arm_locked();
     if (!pipeline_.has_waiting())
       return;
@@ -222,7 +222,7 @@ bool Link::try_submit_internal(detail::Call* call) {
   const std::lock_guard lock(mutex_);
   if (closing_)
     return false;
-  call->source = this;
+  claim_locked(*call);
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
   if (state_ == State::live && !broken_)
@@ -368,7 +368,7 @@ void Link::leave_to_library() noexcept {
 
 bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
   Lock lock(mutex_);
-  if (state_ != State::live || reader_ != Reader::none || broken_ || want_write_ || settings_.parks)
+  if (state_ != State::live || reader_ != Reader::none || broken_ || want_write_)
     return false;
   // Only what is (about) alone in flight is worth taking over; a busy pipeline is the library's.
   if (pipeline_.pending() != 1 || pipeline_.has_waiting())

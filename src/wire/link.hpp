@@ -64,6 +64,9 @@ struct LinkSettings {
   bool parks = false;
   /// Out-of-band frames are expected; on RESP2 every array is one.
   bool subscribes = false;
+  /// It lives as long as its client: it becomes the `source` of its calls, and whoever waits for one may read it and
+  /// withdraw the call. Of any other connection the library's thread reads everything, and calls keep the source they have.
+  bool lasts = false;
 };
 
 class Link;
@@ -130,7 +133,7 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   /// blocks or fails the call, by `settings.overflow`; `may_block` false refuses in any case.
   void submit(detail::Call* call, bool may_block);
   /// Queues calls that belong together, past the bound, and writes them as one on an idle connection. They may have been
-  /// handed out before and get no `source`: nobody drives for them or cancels them.
+  /// handed out before and keep the `source` they have.
   void submit(CallQueue&& calls);
   /// As `submit`, but whatever is not accepted stays with the caller: `full` at the bound when calls may block there.
   enum class Taken : std::uint8_t { accepted, full, overloaded, closed };
@@ -194,6 +197,10 @@ class Link final : public detail::Source, public std::enable_shared_from_this<Li
   void wait_for_room_locked(Lock& lock, TimePoint until);
   void enqueue_locked(Lock& lock, detail::Call* call);
   void send_soon_locked(Lock& lock, bool idle);
+  void claim_locked(detail::Call& call) noexcept {
+    if (settings_.lasts)
+      call.source = this;
+  }
   void fail_all(CallQueue& calls, const Error& why, bool written);
   [[nodiscard]] static bool receive(int fd, InputBuffer& input, int flags, bool& closed_by_peer);
 

@@ -100,7 +100,7 @@ class Call {
   static constexpr std::uint32_t kAnySlot = 0xFFFFFFFE;   ///< no keys: any node of a cluster
 
   Call* next = nullptr;                          ///< of the connection's queue
-  Source* source = nullptr;                      ///< the connection, alive as long as the client's core
+  Source* source = nullptr;                      ///< what may be driven for it; lives as long as the client's core
   Target* default_target = nullptr;              ///< the client's executor
   const script::ScriptSource* script = nullptr;  ///< set when the request is an EVALSHA that may meet NOSCRIPT
   const char* request = nullptr;                 ///< encoded bytes, in the same allocation
