@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "echomq/cache.hpp"
+#include "measure.hpp"
 #include "must.hpp"
 
 namespace echomq_bench {
@@ -21,12 +22,6 @@ using echomq::Coherence;
 
 [[nodiscard]] double microseconds(Clock::duration span) {
   return std::chrono::duration<double, std::micro>(span).count();
-}
-
-[[nodiscard]] double percentile(std::vector<double>& of, double share) {
-  const auto at = of.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(of.size() - 1));
-  std::nth_element(of.begin(), at, of.end());
-  return *at;
 }
 
 /// Looks without a pause: when the row went is what is measured, not when somebody was told.

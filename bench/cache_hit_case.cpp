@@ -17,6 +17,7 @@
 #include "cache/id_bytes.hpp"
 #include "echomq/cache.hpp"
 #include "echomq/client.hpp"
+#include "measure.hpp"
 #include "must.hpp"
 
 namespace echomq_bench {
@@ -135,12 +136,6 @@ struct Turns {
   if (missed > 0 || value.size() != kValue || !row.value || row.value->size() != kValue)
     give_up("not every row was in L1: " + std::to_string(missed) + " were not");
   return turns;
-}
-
-[[nodiscard]] double percentile(std::vector<double>& of, double share) {
-  const auto at = of.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(of.size() - 1));
-  std::nth_element(of.begin(), at, of.end());
-  return *at;
 }
 
 void append(std::vector<double>& to, const std::vector<double>& from) { to.insert(to.end(), from.begin(), from.end()); }

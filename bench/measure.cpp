@@ -37,6 +37,12 @@ Run timed(RawSocket& control, std::size_t jobs, const Body& body) {
 
 }  // namespace
 
+double percentile(std::vector<double>& of, double share) {
+  const auto at = of.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(of.size() - 1));
+  std::nth_element(of.begin(), at, of.end());
+  return *at;
+}
+
 Verdict measure(const Case& subject, RawSocket& control, int pairs) {
   Verdict verdict;
   verdict.name = subject.name;

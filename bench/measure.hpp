@@ -46,6 +46,9 @@ struct Verdict {
   [[nodiscard]] bool holds() const { return ratio >= must_be; }
 };
 
+/// The value below which `share` (0 to 1) of the values lie; reorders them. They must not be none.
+[[nodiscard]] double percentile(std::vector<double>& of, double share);
+
 /// Alternates floor and contender `pairs` times (times the case's `more_pairs`) on one transport; the window is the floor's best.
 [[nodiscard]] Verdict measure(const Case& subject, RawSocket& control, int pairs);
 

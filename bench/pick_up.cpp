@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "measure.hpp"
 #include "must.hpp"
 #include "pick_up_floor.hpp"
 #include "worker_case.hpp"
@@ -26,12 +27,6 @@ constexpr std::size_t kBlock = 50;
 
 [[nodiscard]] double microseconds(Clock::duration span) {
   return std::chrono::duration<double, std::micro>(span).count();
-}
-
-[[nodiscard]] double percentile(std::vector<double>& of, double share) {
-  const auto at = of.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(of.size() - 1));
-  std::nth_element(of.begin(), at, of.end());
-  return *at;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "cache_fixture.hpp"
 #include "chaos/child_program.hpp"
+#include "support/proxy.hpp"
 #include "support/tool.hpp"
 
 namespace echomq::test {
@@ -361,6 +362,45 @@ TEST_F(CacheLease, WhoHasLostTheLeaseWritesNothing) {
   EXPECT_EQ(said(again.get()), "new/fill");
   EXPECT_EQ(stored(kUserA).substr(14), "theirs");
   EXPECT_EQ(raw("GET", lease_key(kUserA)).as_text(), std::string(32, 'z')) << "nor gives it back for them";
+}
+
+// The renewal finds out, long before the load is over.
+TEST_F(CacheLease, WhoComesAfterTheLeaseWasLostIsNotGivenWhatWasLoadedUnderIt) {
+  Source source;
+  source.set(kUserA, "old");
+  source.hold();
+  const ByteCache cache = table(client(), shared(300ms), source.loader());
+  auto before = cache.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  raw("DEL", lease_key(kUserA));
+  source.set(kUserA, "new");
+  std::this_thread::sleep_for(3s);  // thirty times between two renewals
+  auto after = cache.get(kUserA);
+  source.release();
+  EXPECT_EQ(said(before.get()), "old/fill");
+  EXPECT_EQ(said(after.get()).substr(0, 4), "new/");
+  EXPECT_EQ(stored(kUserA).substr(14), "new");
+  EXPECT_EQ(source.loads(), 2);
+}
+
+TEST_F(CacheLease, ARowIsTakenBackThatIsOlderThanWhatWasHeardWhileItWasWritten) {
+  Source source;
+  source.set(kUserA, "old", kV1);
+  source.set(kUserB, "another", kV1);
+  Proxy proxy(server().url());
+  const Client through = open(proxy.url());
+  const ByteCache cache = table(through, shared(60s), source.loader());
+  EXPECT_EQ(got(cache, kUserB), "another/fill");  // the server has the scripts now
+  source.hold();
+  auto one = cache.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(2));
+  proxy.hold(Direction::to_client);
+  source.release();
+  ASSERT_TRUE(eventually([&] { return stored(kUserA) == frame(kV1, "old"); }));
+  EXPECT_EQ(cache.apply(kUserA, kV2), Applied::stale);
+  proxy.release();
+  EXPECT_EQ(said(one.get()), "old/fill") << "it asked before";
+  EXPECT_TRUE(eventually([&] { return stored(kUserA) == "(none)"; }));
 }
 
 TEST_F(CacheLease, WhoIsNotToldLooksEachThirdOfALease) {
