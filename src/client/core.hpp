@@ -17,6 +17,7 @@
 
 #include "echomq/client.hpp"
 #include "echomq/reply.hpp"
+#include "result/late_wakes.hpp"
 #include "script/registry.hpp"
 #include "wire/request.hpp"
 
@@ -143,6 +144,9 @@ class Core : public std::enable_shared_from_this<Core> {
     const auto now = std::move(function);
     now();
   }
+
+  /// Keeps wakes for a moment; null where nobody does them in time.
+  [[nodiscard]] virtual std::shared_ptr<detail::LateWakes> late_wakes() { return nullptr; }
 
   /// Runs a continuation on the client's executor.
   virtual void post(Continuation continuation) = 0;

@@ -139,6 +139,7 @@ wire::LinkSettings LiveCore::link_settings(std::string_view role, const wire::En
   settings.max_in_flight = options_.max_in_flight;
   settings.max_in_flight_bytes = options_.max_in_flight_bytes;
   settings.overflow = options_.overflow;
+  settings.late_wakes = late_wakes_.get();
   return settings;
 }
 
@@ -430,6 +431,7 @@ void LiveCore::close() {
       const std::lock_guard lock(after_mutex_);
       closed_.store(true, std::memory_order_release);
     }
+    late_wakes_->close();
     const Error why(Errc::client_closed, "the client is closed", Repeat::safe);
     wake_->close(why);
     {

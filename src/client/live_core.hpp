@@ -55,6 +55,7 @@ class LiveCore final : public Core {
   [[nodiscard]] detail::Source* source() noexcept override { return topology_->source(); }
   [[nodiscard]] detail::Target* continuations() noexcept override { return &callbacks_; }
   void after(std::chrono::milliseconds wait, std::function<void()> function) override;
+  [[nodiscard]] std::shared_ptr<detail::LateWakes> late_wakes() override { return late_wakes_; }
   void post(Continuation continuation) override { callbacks_.post(continuation); }
   void log(LogLevel level, std::string_view event, std::span<const LogField> fields) override;
   void count_id_collision() override { counters_.id_collisions.fetch_add(1, std::memory_order_relaxed); }
@@ -123,6 +124,7 @@ class LiveCore final : public Core {
   const ClientOptions options_;
   const std::uint32_t fork_generation_;
   wire::Counters counters_;
+  const std::shared_ptr<detail::LateWakes> late_wakes_ = std::make_shared<detail::LateWakes>();
   boost::asio::io_context io_{1};
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_;
   CallbackThread callbacks_;

@@ -43,8 +43,13 @@ thread_local WakeLater* wakes = nullptr;
 
 WakeLater::WakeLater() noexcept : outer_(wakes) { wakes = this; }
 WakeLater::~WakeLater() {
-  flush();
   wakes = outer_;
+  if (outer_ == nullptr) {
+    flush();
+    return;
+  }
+  for (std::atomic<std::uint32_t>* const word : gathered())
+    outer_->gather(*word);
 }
 
 void WakeLater::flush() noexcept {
@@ -56,14 +61,17 @@ void WakeLater::flush() noexcept {
 void WakeLater::wake(std::atomic<std::uint32_t>& word) noexcept {
   if (wakes == nullptr)
     return futex_wake_all(word);
-  WakeLater& scope = *wakes;
-  for (std::size_t i = 0; i < scope.count_; ++i) {
-    if (scope.words_[i] == &word)
+  wakes->gather(word);
+}
+
+void WakeLater::gather(std::atomic<std::uint32_t>& word) noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (words_[i] == &word)
       return;
   }
-  if (scope.count_ == scope.words_.size())
-    scope.flush();
-  scope.words_[scope.count_++] = &word;
+  if (count_ == words_.size())
+    flush();
+  words_[count_++] = &word;
 }
 
 void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {

@@ -31,6 +31,7 @@
 #include "echomq/detail/call.hpp"
 #include "keyspace/slot.hpp"
 #include "resp/scanner.hpp"
+#include "result/late_wakes.hpp"
 #include "wire/boot.hpp"
 #include "wire/input_buffer.hpp"
 #include "wire/pipeline.hpp"
@@ -67,6 +68,8 @@ struct LinkSettings {
   /// It lives as long as its client: it becomes the `source` of its calls, and whoever waits for one may read it and
   /// withdraw the call. Of any other connection the library's thread reads everything, and calls keep the source they have.
   bool lasts = false;
+  /// Looked after at each tick (20 ms while calls are pending, 100 ms else); lives as long as the client. May be null.
+  detail::LateWakes* late_wakes = nullptr;
 };
 
 class Link;

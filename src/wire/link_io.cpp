@@ -479,6 +479,8 @@ void Link::schedule_tick() {
 }
 
 void Link::tick() {
+  if (settings_.late_wakes != nullptr)
+    settings_.late_wakes->ring();
   const TimePoint now = detail::Clock::now();
   expire_calls(now);
   judge_connection(now);

@@ -42,6 +42,7 @@ class ControlCore : public client::Core {
   void after(std::chrono::milliseconds wait, std::function<void()> function) override {
     inner_->after(wait, std::move(function));
   }
+  [[nodiscard]] std::shared_ptr<detail::LateWakes> late_wakes() override { return inner_->late_wakes(); }
   void post(Continuation continuation) override { inbox_->post(continuation); }
   void log(LogLevel level, std::string_view event, std::span<const LogField> fields) override {
     inner_->log(level, event, fields);

@@ -149,7 +149,7 @@ void Engine::wait_for_token() {
   if (!take.at_once)
     return;
   if (auto* attended = dynamic_cast<client::Attended*>(watch_.get()))
-    pool_->lend(attended->attendant());
+    pool_->lend(attended->attendant(), core_->late_wakes());
 }
 
 void Engine::begin_at_once(Ride& ride, queue::Exchanged& answer) const {

@@ -28,6 +28,9 @@ inline namespace v1 {
 namespace worker {
 namespace {
 
+/// A run that does not take longer may be over before its control thread, woken, has come to anything.
+constexpr std::chrono::microseconds kShortRun{100};
+
 thread_local const Engine* served = nullptr;
 thread_local bool attending_now = false;
 thread_local std::shared_ptr<JobState> begun_here;
@@ -148,18 +151,24 @@ struct HandlerPool::State {
     const std::uint64_t one = 1;
     (void)!::write(bell, &one, sizeof one);
   }
-  /// Gives the job that has begun meanwhile, if any.
-  [[nodiscard]] std::shared_ptr<JobState> attend(std::unique_lock<std::mutex>& lock) {
+  /// Gives the job that has begun meanwhile, if any. It comes first: whoever was to be woken then is `held`.
+  [[nodiscard]] std::shared_ptr<JobState> attend(std::unique_lock<std::mutex>& lock, detail::HeldWakes& held) {
     attending = true;
     std::function<void(int)> attendant = std::exchange(lent, nullptr);
+    std::shared_ptr<detail::LateWakes> late = runs_shortly() ? late_wakes : nullptr;
     lock.unlock();
-    attending_now = true;
-    attendant(bell);
-    attending_now = false;
+    {
+      detail::WakeLater wakes;
+      attending_now = true;
+      attendant(bell);
+      attending_now = false;
+      if (begun_here && late)
+        held.hold(wakes, std::move(late));
+    }
     lock.lock();
     attending = false;
     std::uint64_t rung = 0;  // by the pool, or by the connection that cannot be written to
-    if (::read(bell, &rung, sizeof rung) > 0 && !lent && !closed)
+    if (!begun_here && ::read(bell, &rung, sizeof rung) > 0 && !lent && !closed)
       lent = std::move(attendant);  // called away, so there is something to wait for still
     lock.unlock();
     attendant = nullptr;  // may be the last to let a connection go
@@ -170,6 +179,12 @@ struct HandlerPool::State {
   [[nodiscard]] bool leave_slot(JobState& job) {
     return job.in_slot.exchange(false, std::memory_order_acq_rel) &&
            taken.fetch_sub(1, std::memory_order_acq_rel) >= slots;
+  }
+  /// And nobody could begin what the control thread would claim meanwhile. Called with the lock held.
+  [[nodiscard]] bool runs_shortly() const noexcept {
+    const auto mean = std::chrono::nanoseconds(mean_run.load(std::memory_order_relaxed));
+    const bool alone = seats.size() == 1 && (std::holds_alternative<Handler>(handler) || slots == 1);
+    return alone && mean.count() > 0 && mean < kShortRun;
   }
   void measured(TimePoint start) noexcept {
     const auto took = std::chrono::nanoseconds(Clock::now() - start).count();
@@ -197,8 +212,9 @@ struct HandlerPool::State {
   std::size_t sleeping = 0;
   bool waking = false;            ///< a thread was called and has not come yet
   std::function<void(int)> lent;  ///< what the next idle thread attends
-  bool attending = false;         ///< a thread does
-  int bell = -1;                  ///< calls it away; made when it is first needed
+  std::shared_ptr<detail::LateWakes> late_wakes;
+  bool attending = false;  ///< a thread does
+  int bell = -1;           ///< calls it away; made when it is first needed
   bool closed = false;
 };
 
@@ -227,6 +243,7 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
   const auto* plain = std::get_if<Handler>(&state->handler);
   for (;;) {
     std::shared_ptr<JobState> job;
+    detail::HeldWakes held;
     {
       std::unique_lock lock(state->mutex);
       if (seat.abandoned) {
@@ -235,7 +252,7 @@ void HandlerPool::State::run(const std::shared_ptr<State>& state, Seat& seat) {
       }
       while (!state->closed && state->idle() && !job) {
         if (state->lent && !state->attending) {
-          job = state->attend(lock);
+          job = state->attend(lock, held);
           continue;
         }
         ++state->sleeping;
@@ -303,7 +320,7 @@ void HandlerPool::submit(std::span<std::shared_ptr<JobState>> jobs) {
   state_->wake_one();
 }
 
-void HandlerPool::lend(std::function<void(int bell)> attendant) {
+void HandlerPool::lend(std::function<void(int bell)> attendant, std::shared_ptr<detail::LateWakes> late) {
   const std::lock_guard lock(state_->mutex);
   if (state_->closed)
     return;
@@ -312,6 +329,7 @@ void HandlerPool::lend(std::function<void(int bell)> attendant) {
   if (state_->bell < 0)
     return;  // nobody could call the thread away
   std::swap(state_->lent, attendant);
+  state_->late_wakes = std::move(late);
   state_->wake_one();
 }
 

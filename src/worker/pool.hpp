@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "echomq/worker.hpp"
+#include "result/late_wakes.hpp"
 #include "worker/inbox.hpp"
 #include "worker/job.hpp"
 #include "worker/outcome.hpp"
@@ -46,7 +47,9 @@ class HandlerPool {
   void submit(std::span<std::shared_ptr<JobState>> jobs);
   /// Gives an idle thread something to wait on besides its sleep: `attendant(bell)` is called on it, and returns when it has heard
   /// something or when the eventfd `bell` is readable. Replaces the one before that no thread has come to; may be empty.
-  void lend(std::function<void(int bell)> attendant);
+  /// With `late`, where one thread runs all and its runs are short, whoever the attendant has to wake is woken after the run that
+  /// begins there.
+  void lend(std::function<void(int bell)> attendant, std::shared_ptr<detail::LateWakes> late = {});
   /// Whether this thread is one of `owner`'s pool, inside of its attendant, with nothing begun.
   [[nodiscard]] static bool attends(const Engine* owner) noexcept;
   /// On such a thread: it runs this job as soon as its attendant returns.

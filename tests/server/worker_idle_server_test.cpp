@@ -100,6 +100,46 @@ TEST_F(WorkerIdle, ABatchIntoOneLaneWakesMoreThanOneWorker) {
   go = true;
 }
 
+// Where runs are short the control thread hears of a job after its run. One that is not short must not keep it from that.
+TEST_F(WorkerIdle, TheControlThreadHearsSoonOfARunThatIsLongerThanThoseBefore) {
+  std::atomic<bool> holds{false};
+  std::atomic<bool> begun{false};
+  WorkerOptions options = long_rides();
+  options.beat = 30s;
+  Worker worker = start(
+      [&](Job&) {
+        begun = true;
+        EXPECT_TRUE(eventually([&] { return !holds.load(); }, 60s));
+        return Done();
+      },
+      options);
+  std::uint64_t claimed = 0;
+  std::vector<std::chrono::milliseconds> heard;
+  for (int round = 0; round < 9; ++round) {
+    for (int i = 0; i < 120; ++i) {  // the average forgets the long one
+      ASSERT_TRUE(eventually([&] { return parked(1); }));
+      enqueue();
+      ++claimed;
+      ASSERT_TRUE(eventually([&] { return worker.stats().completed == claimed; }));
+    }
+    ASSERT_TRUE(eventually([&] { return parked(1); }));
+    holds = true;
+    begun = false;
+    enqueue();
+    ++claimed;
+    ASSERT_TRUE(eventually([&] { return begun.load(); }));
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_TRUE(eventually([&] { return worker.stats().claimed == claimed; })) << "the lease is renewed by nobody";
+    heard.push_back(since(begin));
+    holds = false;
+    ASSERT_TRUE(eventually([&] { return worker.stats().completed == claimed; }));
+  }
+  std::sort(heard.begin(), heard.end());
+  std::printf("a long run is heard of after %lld ms (median), %lld at most\n", static_cast<long long>(heard[4].count()),
+              static_cast<long long>(heard.back().count()));
+  EXPECT_LT(heard[4], bound(120ms)) << "a tick, and not by chance because of something else";
+}
+
 TEST_F(WorkerIdle, ADelayedJobBeginsWhenItIsDue) {
   std::atomic<std::int64_t> begun{0};
   Worker worker = start([&](Job&) {
