@@ -439,6 +439,9 @@ void Link::tear_down_if_possible() {
   }
 
   last_error_ = why;
+  // Before anybody hears of it: what is asked from now on is written when there is a connection again.
+  if (!was_booting)
+    state_ = State::backing_off;
   make_room_locked();
   lock.unlock();
   fail_all(lost, why, true);
@@ -449,10 +452,6 @@ void Link::tear_down_if_possible() {
     observer_->link_lost(why);
   ++attempt_;
   // The first attempt after a loss comes almost at once: most losses are a restart or a cut, not an outage.
-  {
-    const std::lock_guard guard(mutex_);
-    state_ = State::backing_off;
-  }
   std::uniform_int_distribution<std::int64_t> extra(1, backoff_.count() / 2 + 1);
   timer_.expires_after(milliseconds(extra(jitter_)));
   timer_.async_wait([self = shared_from_this(), attempt = attempt_](const boost::system::error_code& error) {
