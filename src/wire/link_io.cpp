@@ -270,9 +270,11 @@ void Link::take_boot_reply(const resp::View& reply) {
   timer_.cancel();
   backoff_ = settings_.backoff_initial;
   const std::int64_t id = boot_->connection_id();
-  counters_.connections.fetch_add(1, std::memory_order_relaxed);
   {
     const std::lock_guard lock(mutex_);
+    if (closing_)
+      return;  // it was given up: its end is on the way, and whoever observes it may have another one
+    counters_.connections.fetch_add(1, std::memory_order_relaxed);
     connection_id_ = id;
     protocol_ = boot_->protocol();
     state_ = State::live;
