@@ -102,6 +102,9 @@ bool Link::over_bound_locked(std::size_t more_calls, std::size_t more_bytes) con
 
 void Link::wait_for_room_locked(Lock& lock, TimePoint until) {
   ++waiting_for_room_;
+  // What fills it may be one call that nobody waits for.
+  if (state_ == State::live && !armed_ && reader_ == Reader::none)
+    arm_locked();
   // Wakes at three quarters of the bound, so that a blocked producer comes back to a stretch of work.
   const auto has_room = [&] {
     return closing_ || (pipeline_.pending() < settings_.max_in_flight - settings_.max_in_flight / 4 &&
@@ -225,8 +228,12 @@ bool Link::try_submit_internal(detail::Call* call) {
   claim_locked(*call);
   pipeline_.enqueue(call);
   next_deadline_ = std::min(next_deadline_, call->deadline);
-  if (state_ == State::live && !broken_)
+  if (state_ == State::live && !broken_) {
+    // Nobody waits for it in particular: left unarmed, its answer would be read with the next tick.
+    if (!armed_ && reader_ == Reader::none)
+      arm_locked();
     signal_library_locked();
+  }
   return true;
 }
 
@@ -493,6 +500,8 @@ void Link::when_ready(detail::CallOf<void>* waiter) {
     const std::lock_guard lock(mutex_);
     if (!closing_ && over_bound_locked()) {
       ready_waiters_.push_back(waiter);
+      if (state_ == State::live && !armed_ && reader_ == Reader::none)
+        arm_locked();
       return;
     }
   }
