@@ -419,7 +419,8 @@ bool Link::drive(bool (*done)(void*), void* argument, TimePoint until) {
   reader_ = Reader::none;
   if (broken_ || closing_) {
     signal_library_locked();
-  } else if (pipeline_.pending() > 0) {
+  } else if (pipeline_.pending() > 0 || redirector_ != nullptr) {
+    // In a cluster also with nothing in flight: who waits for calls of several nodes drives none of them, or one.
     arm_locked();
     if (pipeline_.has_waiting())
       signal_library_locked();
