@@ -381,13 +381,20 @@ void Cluster::when_ready(detail::CallOf<void>* waiter) {
     }
     if (!held_.empty() && !closed_) {
       const std::lock_guard guard(held_mutex_);
-      if (fullest->taken_beside(held_calls_, held_bytes_) != Link::Taken::accepted) {
+      if (fullest && fullest->taken_beside(held_calls_, held_bytes_) != Link::Taken::accepted) {
         ready_waiters_.push_back(waiter);
         return;
       }
     }
   }
-  fullest->when_ready(waiter);
+  if (fullest)
+    return fullest->when_ready(waiter);
+  // No node has been asked anything since the ones that served have gone: there is room.
+  if (waiter->win()) {
+    waiter->store({});
+    waiter->publish();
+  }
+  waiter->release();
 }
 
 std::size_t Cluster::pending() const {
