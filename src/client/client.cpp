@@ -164,6 +164,7 @@ class Transaction final : public detail::CallOf<std::vector<Value>> {
   gathering->retain();
   detail::CallPointer<detail::CallOf<std::vector<Value>>> mine(gathering);
   gathering->default_target = &core.callbacks();
+  gathering->source = core.source();
   const auto make = [&](std::size_t index) {
     Part* part = Part::make(commands[index], gathering, index);
     part->script = script_of(commands[index]);
@@ -173,7 +174,6 @@ class Transaction final : public detail::CallOf<std::vector<Value>> {
   if (!core.in_cluster()) {
     for (std::size_t i = 0; i < commands.size(); ++i)
       core.submit(make(i), {});
-    gathering->source = core.source();
     return Reply<std::vector<Value>>(std::move(mine));
   }
   // All of them must have a node before the first is sent.
@@ -203,7 +203,7 @@ struct OwnedCommands {
 
 /// A transaction whose EVALSHAs may meet an empty script cache: what was refused runs in a second transaction behind
 /// the loads, and its answers take the places of the refusals.
-class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
+class RepairedTransaction final : public detail::CallOf<std::vector<Value>>, public detail::Source {
  public:
   static Reply<std::vector<Value>> start(const std::shared_ptr<client::Core>& core,
                                          std::span<const CommandParts> commands,
@@ -217,7 +217,7 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
       }
       self->slot_ = probe->slot;
     }
-    self->default_target = nullptr;
+    self->source = self;  // nothing to drive: what is asked in between is asked by the executor
     self->retain();
     detail::CallPointer<detail::CallOf<std::vector<Value>>> mine(self);
     run_transaction(live(core), commands).then([self](Result<std::vector<Value>> answers) {
@@ -226,6 +226,13 @@ class RepairedTransaction : public detail::CallOf<std::vector<Value>> {
     return Reply<std::vector<Value>>(std::move(mine));
   }
   void accept(const resp::View&) noexcept override {}
+
+  bool drive(bool (*)(void*), void*, detail::Clock::time_point) override { return false; }
+  void leave_to_library() noexcept override {}
+  void cancel(detail::Call&) override {
+    if (win())
+      fail(Error(Errc::outcome_unknown, "cancelled after it was written", Repeat::unsafe));
+  }
 
  private:
   static constexpr int kMostRepairs = 20;

@@ -303,6 +303,14 @@ bool Cluster::withdraw(detail::Call& call) {
   return true;
 }
 
+/// What it waits for goes on.
+void Cluster::cancel(detail::Call& call) {
+  if (!call.win())
+    return;
+  counters_.outcomes_unknown.fetch_add(1, std::memory_order_relaxed);
+  call.fail(Error(Errc::outcome_unknown, "cancelled after it was written", call.repeat));
+}
+
 // Calls that are held.
 
 /// Wants mutex_.

@@ -36,7 +36,11 @@ namespace echomq {
 inline namespace v1 {
 namespace wire {
 
-class Cluster final : public Topology, public Redirector, public std::enable_shared_from_this<Cluster> {
+/// The `source` of calls that are answered by others, of whatever nodes: these are read by the library's thread.
+class Cluster final : public Topology,
+                      public Redirector,
+                      public detail::Source,
+                      public std::enable_shared_from_this<Cluster> {
  public:
   using TimePoint = detail::Clock::time_point;
 
@@ -61,7 +65,10 @@ class Cluster final : public Topology, public Redirector, public std::enable_sha
   }
   void submit_past_bound(detail::Call* call) override { submit_or(call, AtBound::pass); }
   void submit_internal(detail::Call* call) override;
-  [[nodiscard]] detail::Source* source() noexcept override { return nullptr; }
+  [[nodiscard]] detail::Source* source() noexcept override { return this; }
+  bool drive(bool (*)(void*), void*, TimePoint) override { return false; }
+  void leave_to_library() noexcept override {}
+  void cancel(detail::Call& call) override;
   void when_ready(detail::CallOf<void>* waiter) override;
   [[nodiscard]] std::size_t pending() const override;
   [[nodiscard]] bool live() const override;

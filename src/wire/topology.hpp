@@ -20,7 +20,7 @@ class Topology {
   virtual void submit_past_bound(detail::Call* call) = 0;
   /// The same for a call of the library's own, past the in-flight bound.
   virtual void submit_internal(detail::Call* call) = 0;
-  /// What a caller that waits for several calls may drive; null when that is nothing.
+  /// What a caller that waits for several calls may drive, and cancel them by.
   [[nodiscard]] virtual detail::Source* source() noexcept = 0;
   /// As `Link::when_ready`, of the fullest connection.
   virtual void when_ready(detail::CallOf<void>* waiter) = 0;
