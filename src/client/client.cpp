@@ -319,6 +319,7 @@ Client::Client(std::shared_ptr<client::Core> core) noexcept : core_(std::move(co
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&& other) noexcept {
   std::swap(core_, other.core_);
+  std::swap(borrowed_, other.borrowed_);
   return *this;
 }
 Client::~Client() {
