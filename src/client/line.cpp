@@ -50,24 +50,26 @@ FollowingLine::Links FollowingLine::move_locked() {
 }
 
 void FollowingLine::submit(detail::Call* call) {
-  std::shared_ptr<wire::Link> link;
   Links done;
   Error why;
+  bool taken = false, lost = false;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) {
       why = close_error_;
     } else {
       done = move_locked();
-      link = link_;
+      // Under the lock, so that the connection is not given up meanwhile.
+      wire::CallQueue only;
+      only.push(call);
+      link_->submit(std::move(only));
+      taken = true;
+      lost = !link_->live();
     }
   }
   close_all(done);
-  if (link) {
-    wire::CallQueue only;
-    only.push(call);
-    link->submit(std::move(only));
-    if (ways_.find && !link->live())
+  if (taken) {
+    if (ways_.find && lost)
       ask_while_lost();
     return;
   }
