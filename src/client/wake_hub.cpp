@@ -359,6 +359,7 @@ void WakeHub::unblock_locked() {
   };
   detail::Call* call = wire::BoundCall<void, decltype(decode), true>::make(parts, decode);
   call->deadline = detail::Clock::now() + std::chrono::seconds(10);
+  call->repeat = Repeat::safe;  // lost with its connection, it would leave the BLPOP as it is until its end
   ways_.beside(*link_)->submit_internal(call);
 }
 
