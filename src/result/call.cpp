@@ -96,14 +96,11 @@ void Call::publish() noexcept {
 bool Call::on_done(Target* target, Continuation continuation) noexcept {
   target_ = target;
   continuation_ = continuation;
-  // Read before the exchange: once the continuation is registered, it may run and release the call.
-  Source* const read_by = source;
-  const bool elsewhere = LocalLoop::current() != target;
+  // Before the exchange: once the continuation is registered, it may run, release the call, and end the client.
+  if (source != nullptr && LocalLoop::current() != target && !done())
+    source->leave_to_library();
   std::uint32_t expected = kPending;
-  const bool registered = phase_.compare_exchange_strong(expected, kContinuation, std::memory_order_acq_rel);
-  if (registered && elsewhere && read_by != nullptr)
-    read_by->leave_to_library();
-  return registered;
+  return phase_.compare_exchange_strong(expected, kContinuation, std::memory_order_acq_rel);
 }
 
 bool Call::wait(Clock::time_point until) noexcept {
