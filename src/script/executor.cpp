@@ -51,8 +51,8 @@ void Executor::repair(wire::CallQueue& refused, wire::CallQueue& again, wire::Ca
   wire::CallQueue resent;
   while (detail::Call* call = refused.pop()) {
     Load*& load = loads_[call->script];
-    // A load that was refused (no permission, out of memory) will be refused again.
-    if (load != nullptr && load->done()) {
+    // A load that was refused (no permission, a busy server) speaks for the calls that waited for it; later ones try again.
+    if (load != nullptr && load->done() && (call->script_loads > 0 || load->stream_offset > call->stream_offset)) {
       if (const Result<void>& outcome = load->peek(); !outcome) {
         why = outcome.error();
         given_up.push(call);
