@@ -202,6 +202,7 @@ void Link::repair(CallQueue& refused) {
         call.source = this;
     });
     pipeline_.enqueue_again(std::move(again));
+    next_deadline_ = TimePoint::min();  // it may have been reckoned while these were on nobody's list
     signal_library_locked();
   }
   fail_all(given_up, why, false);
