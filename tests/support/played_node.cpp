@@ -132,7 +132,7 @@ struct PlayedNode::State {
     const std::string& verb = words.front();
     if (verb == "HELLO" || verb == "PING")
       return "+OK\r\n";
-    if (verb == "CLIENT")
+    if (verb == "CLIENT" && words[1] != "UNBLOCK")
       return words[1] == "ID" ? ":1\r\n" : "+OK\r\n";
     if (verb == "GET" && words[1] == "{emq}:version")
       return bulk("echomq:3.0.0");

@@ -85,6 +85,10 @@ class PlayedCluster : public ::testing::Test {
     const std::lock_guard guard(mutex_);
     owners_[kSlot] = owner;
   }
+  void map_says_all_are_at(std::size_t owner) {
+    const std::lock_guard guard(mutex_);
+    owners_.fill(owner);
+  }
   [[nodiscard]] std::string ask(std::size_t to) {
     return "-ASK " + std::to_string(kSlot) + " " + at(to).address() + "\r\n";
   }
@@ -682,6 +686,57 @@ TEST_F(PlayedCluster, ACallThatHasWaitedOftenIsSentOnAtOnce) {
   EXPECT_EQ(text(both, 10s), "both");
   EXPECT_EQ(at(kA).asked().size(), 7U) << "it was sent back to the owner";
   EXPECT_EQ(seen_, 7);
+}
+
+// Of the nodes that serve none had been asked anything yet, and there was no connection to look at.
+TEST_F(PlayedCluster, ThereIsRoomWhenAllNodesAreNew) {
+  begin(kA, well);
+  begin(kC, well);
+  open();
+  map_says_all_are_at(kC);
+  at(kA).die();
+  const auto until = std::chrono::steady_clock::now() + 5s;
+  while (at(kC).maps_read() == 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(1ms);
+  for (int look = 0; look < 200; ++look) {
+    ASSERT_TRUE(client_->ready().get_for(5s));
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_TRUE(client_->command("GET", "{q}1").get());
+}
+
+// A caller left the connection to nobody when it had its answer. Who waits for a pipeline reads no connection: the library
+// came to it with the next tick.
+TEST_F(PlayedCluster, APipelineBehindACallIsAnsweredAtOnce) {
+  begin(kA, well);
+  begin(kC, well);
+  open();
+  const std::string_view get[] = {"GET", "{q}2"};
+  const CommandParts commands[] = {get};
+  int late = 0;
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_TRUE(client_->command("GET", "{q}1").get());
+    const auto begun = std::chrono::steady_clock::now();
+    ASSERT_TRUE(client_->pipeline(commands).get());
+    late += std::chrono::steady_clock::now() - begun > bound(15ms) ? 1 : 0;
+  }
+  EXPECT_LE(late, 8);
+}
+
+// Nobody heard of it: the reply waited for its deadline.
+TEST_F(PlayedCluster, APipelineCanBeCancelled) {
+  begin(kA, [](const Words&) { return std::optional<std::string>(); });
+  begin(kC, well);
+  open();
+  const std::string_view get[] = {"GET", "{q}1"};
+  const CommandParts commands[] = {get, get};
+  auto reply = client_->pipeline(commands);
+  reply.cancel();
+  const auto answer = reply.get_for(5s);
+  ASSERT_TRUE(answer);
+  ASSERT_FALSE(*answer);
+  EXPECT_TRUE(answer->error().is(Errc::outcome_unknown)) << answer->error().message();
+  EXPECT_EQ(answer->error().repeat, Repeat::unsafe);
 }
 
 }  // namespace

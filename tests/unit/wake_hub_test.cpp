@@ -3,18 +3,22 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/wake_hubs.hpp"
+#include "support/played_node.hpp"
 #include "wire/request.hpp"
 
 namespace echomq {
@@ -129,6 +133,57 @@ TEST_F(WakeHubTest, AWorkerThatParksAnewBeforeTheHubHasHeardStaysParked) {
   for (int look = 0; look < 5000 && link_->pending() != 2; ++look)
     std::this_thread::sleep_for(1ms);
   EXPECT_EQ(link_->pending(), 2U);  // a BLPOP, and the claim behind it
+}
+
+// The queue that had joined was not waited for until the BLPOP without it had ended by itself.
+TEST(WakeHubPlayed, AnUnblockThatIsLostWithItsConnectionIsSentAgain) {
+  test::PlayedNode parked_at, beside_it;
+  using Words = test::PlayedNode::Words;
+  parked_at.begin([](const Words&) { return std::optional<std::string>(); }, [] { return std::string("*0\r\n"); });
+  beside_it.begin([](const Words&) { return std::optional<std::string>(); }, [] { return std::string("*0\r\n"); });
+  boost::asio::io_context io;
+  auto work = boost::asio::make_work_guard(io);
+  std::thread thread([&] { io.run(); });
+  wire::Counters counters;
+  Held target;
+  const auto connect = [&](const test::PlayedNode& node, wire::LinkObserver* observer) {
+    wire::LinkSettings settings;
+    settings.endpoint.host = "127.0.0.1";
+    settings.endpoint.port = node.port();
+    settings.boot.accepted_versions = {"echomq:3.0.0"};
+    settings.parks = observer != nullptr;
+    settings.lasts = observer == nullptr;
+    return std::make_shared<wire::Link>(
+        io, settings, counters, [](LogLevel, std::string_view, std::string_view) {}, nullptr, observer);
+  };
+  const auto beside = connect(beside_it, nullptr);
+  beside->start();
+  EXPECT_TRUE(beside->wait_live(detail::Clock::now() + 5s));
+  client::WakeHub::Ways ways;
+  ways.park = [&](const std::shared_ptr<client::WakeHub>& hub) { return connect(parked_at, hub.get()); };
+  ways.beside = [&](const wire::Link&) { return beside; };
+  ways.later = [](std::chrono::milliseconds, const std::function<void()>&) {};
+  ways.push_back = [](detail::Call* call) { call->release(); };
+  const auto hub = std::make_shared<client::WakeHub>(std::move(ways), counters, &target);
+  {
+    const auto first = hub->watch("emq:{q}:wake", [] {});
+    first->park(true);
+    EXPECT_TRUE(parked_at.was_asked("BLPOP emq:{q}:wake 020.000", 5s));
+    const auto second = hub->watch("emq:{r}:wake", [] {});
+    second->park(true);
+    EXPECT_TRUE(beside_it.was_asked("CLIENT UNBLOCK 1", 5s));
+    beside_it.drop();
+    const auto times = [&] { return std::ranges::count(beside_it.asked(), "CLIENT UNBLOCK 1"); };
+    for (int look = 0; look < 5000 && times() < 2; ++look)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(times(), 2);
+  }
+  const Error over(Errc::client_closed, "the test is over", Repeat::safe);
+  hub->close(over);
+  beside->close(over);
+  work.reset();
+  thread.join();
+  target.run();
 }
 
 }  // namespace
