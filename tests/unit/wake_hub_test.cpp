@@ -138,9 +138,8 @@ TEST_F(WakeHubTest, AWorkerThatParksAnewBeforeTheHubHasHeardStaysParked) {
 // The queue that had joined was not waited for until the BLPOP without it had ended by itself.
 TEST(WakeHubPlayed, AnUnblockThatIsLostWithItsConnectionIsSentAgain) {
   test::PlayedNode parked_at, beside_it;
-  using Words = test::PlayedNode::Words;
-  parked_at.begin([](const Words&) { return std::optional<std::string>(); }, [] { return std::string("*0\r\n"); });
-  beside_it.begin([](const Words&) { return std::optional<std::string>(); }, [] { return std::string("*0\r\n"); });
+  for (test::PlayedNode* const node : {&parked_at, &beside_it})
+    node->begin([](const auto&) { return std::optional<std::string>(); }, [] { return std::string("*0\r\n"); });
   boost::asio::io_context io;
   auto work = boost::asio::make_work_guard(io);
   std::thread thread([&] { io.run(); });
