@@ -128,6 +128,7 @@ void WaitHub::wait(Waiting call) {
     const std::lock_guard lock(mutex_);
     WaitCall& one = *call.get();
     Watched& watched = watched_[one.id];
+    one.older_look = watched.sent;
     set_due(one, std::min(one.until, Clock::now() + one.beat));
     watched.calls.push_back(std::move(call));
     first = to_subscribe(Clock::now());
@@ -234,7 +235,7 @@ void WaitHub::look_at_all() {
 
 void WaitHub::look_at(JobId id, Watched& watched) {
   if (watched.asked) {
-    watched.again = watched.again || watched.sent;
+    watched.again = watched.again || watched.sent != 0;
     return;
   }
   watched.asked = true;
@@ -248,22 +249,25 @@ void WaitHub::send_looks() {
   const script::ScriptSource& script = Scripts::get().ended;
   for (;;) {
     std::vector<JobId> ids;
+    std::uint64_t number = 0;
     {
       const std::lock_guard lock(mutex_);
       if (looks_ >= kLooksOnTheWay)
         return;
+      number = last_look_ + 1;
       while (!to_look_.empty() && ids.size() < kLookJobs) {
         const JobId id = to_look_.front();
         to_look_.pop_front();
         const auto found = watched_.find(id);
         if (found == watched_.end())
           continue;
-        found->second.sent = true;
+        found->second.sent = number;
         ids.push_back(id);
       }
       if (ids.empty())
         return;
       ++looks_;
+      last_look_ = number;
     }
     std::vector<std::string_view> arguments;
     arguments.reserve(ids.size());
@@ -285,13 +289,13 @@ void WaitHub::send_looks() {
       return looks;
     };
     core->eval<Looks>(script, views(keys_.base()), arguments, settings(Repeat::safe), decode)
-        .then([kept = shared_from_this(), asked = std::move(ids)](Result<Looks> looks) {
-          kept->looked(asked, std::move(looks));
+        .then([kept = shared_from_this(), number, asked = std::move(ids)](Result<Looks> looks) {
+          kept->looked(number, asked, std::move(looks));
         });
   }
 }
 
-void WaitHub::looked(const std::vector<JobId>& ids, Result<Looks> looks) {
+void WaitHub::looked(std::uint64_t number, const std::vector<JobId>& ids, Result<Looks> looks) {
   Endings endings;
   if (looks && looks->size() != ids.size()) {
     looks =
@@ -304,11 +308,12 @@ void WaitHub::looked(const std::vector<JobId>& ids, Result<Looks> looks) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const JobId id = ids[i];
       const auto found = watched_.find(id);
-      if (found == watched_.end())
+      // Whoever has begun to wait since, when nobody waited any more, has a look of its own to come.
+      if (found == watched_.end() || found->second.sent != number)
         continue;
       Watched& watched = found->second;
       watched.asked = false;
-      watched.sent = false;
+      watched.sent = 0;
       const bool again = std::exchange(watched.again, false);
       if (!looks) {
         if (!passes(looks.error())) {
@@ -341,7 +346,7 @@ void WaitHub::looked(const std::vector<JobId>& ids, Result<Looks> looks) {
           ended.text = std::move(kept->text);
         }
       }
-      end(id, std::move(ended), endings);
+      end(id, std::move(ended), endings, number);
     }
   }
   tell(std::move(endings));
@@ -354,12 +359,20 @@ void WaitHub::set_due(WaitCall& call, Clock::time_point when) {
   due_.emplace(when, &call);
 }
 
-void WaitHub::end(JobId id, const Result<Ended>& how, Endings& endings) {
+void WaitHub::end(JobId id, const Result<Ended>& how, Endings& endings, std::uint64_t look) {
   const auto found = watched_.find(id);
+  std::vector<Waiting> later;
   for (Waiting& call : found->second.calls) {
+    if (look != 0 && call->older_look == look) {
+      later.push_back(std::move(call));
+      continue;
+    }
     due_.erase({call->due, call.get()});
     endings.emplace_back(std::move(call), how);
   }
+  found->second.calls = std::move(later);
+  if (!found->second.calls.empty())
+    return look_at(id, found->second);
   watched_.erase(found);
   if (watched_.empty())
     idle_since_ = Clock::now();

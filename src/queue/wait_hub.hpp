@@ -50,6 +50,8 @@ class WaitCall final : public detail::CallOf<Ended> {
   const Clock::time_point until;
   const Milliseconds beat;
   Clock::time_point due{};  ///< when the table has to look at it next; guarded by the table
+  /// The look that was on its way when the wait began: the job may have been admitted, again or at all, behind it. Likewise.
+  std::uint64_t older_look = 0;
 
  private:
   ~WaitCall() override = default;
@@ -78,9 +80,9 @@ class WaitHub : public std::enable_shared_from_this<WaitHub> {
   /// All waits for one job.
   struct Watched {
     std::vector<Waiting> calls;
-    bool asked = false;  ///< a look is queued or on its way
-    bool sent = false;   ///< it is on its way
-    bool again = false;  ///< told of meanwhile: what comes back may be from before
+    bool asked = false;      ///< a look is queued or on its way
+    std::uint64_t sent = 0;  ///< the look that it is in when that is on its way, else 0
+    bool again = false;      ///< told of meanwhile: what comes back may be from before
   };
   struct Look {
     std::optional<std::string> state;
@@ -109,10 +111,10 @@ class WaitHub : public std::enable_shared_from_this<WaitHub> {
   void look_at_all();
   void look_at(JobId id, Watched& watched);  // mutex_ held
   void send_looks();
-  void looked(const std::vector<JobId>& ids, Result<Looks> looks);
+  void looked(std::uint64_t number, const std::vector<JobId>& ids, Result<Looks> looks);
   void set_due(WaitCall& call, Clock::time_point when);  // mutex_ held
-  /// Takes all waits of a job out of the table.
-  void end(JobId id, const Result<Ended>& how, Endings& endings);  // mutex_ held
+  /// Takes the waits of a job out of the table: all, or those that began before this look was sent; the others get one more.
+  void end(JobId id, const Result<Ended>& how, Endings& endings, std::uint64_t look = 0);  // mutex_ held
   void fail_all(const Error& why);
   [[nodiscard]] bool to_subscribe(Clock::time_point now);  // mutex_ held
   static void tell(Endings endings) noexcept;
@@ -133,6 +135,7 @@ class WaitHub : public std::enable_shared_from_this<WaitHub> {
   std::set<std::pair<Clock::time_point, WaitCall*>> due_;    // guarded by mutex_; of calls in watched_
   std::deque<JobId> to_look_;                                // guarded by mutex_
   std::size_t looks_ = 0;                                    // guarded by mutex_; on the way
+  std::uint64_t last_look_ = 0;                              // guarded by mutex_; its number
   Clock::time_point next_tick_ = Clock::time_point::max();   // guarded by mutex_
   Clock::time_point idle_since_ = Clock::time_point::max();  // guarded by mutex_
   /// When waits without a subscription ask for it again.

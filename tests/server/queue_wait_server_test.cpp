@@ -1,6 +1,10 @@
 // Waiting for the end of a job: none is missed, whenever it comes and whoever tells of it.
 #include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "echomq/task.hpp"
 #include "server/queue_fixture.hpp"
@@ -327,6 +331,82 @@ TEST_F(QueueWaitServerTest, EnqueueAndWait) {
   EXPECT_EQ(field(kJobB, "keep"), "5000");
   const auto refused = queue().enqueue_and_wait("p", {.id = JobId{"ORD0NgWEfAE00A"}}).get();
   ASSERT_FALSE(refused);
+}
+
+/// An executor that keeps what it is given while it is told to.
+class HeldExecutor {
+ public:
+  [[nodiscard]] Post post() {
+    return [this](Continuation continuation) {
+      const std::lock_guard lock(mutex_);
+      given_.push_back(continuation);
+      changed_.notify_all();
+    };
+  }
+  void hold(bool held) {
+    const std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+  /// Waits until it keeps something.
+  [[nodiscard]] bool keeps() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 10s, [&] { return held_ && !given_.empty(); });
+  }
+
+ private:
+  void run(const std::stop_token& over) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, over, [&] { return !held_ && !given_.empty(); })) {
+      for (const Continuation& continuation : std::exchange(given_, {})) {
+        lock.unlock();
+        continuation();
+        lock.lock();
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  bool held_ = false;                // guarded by mutex_
+  std::vector<Continuation> given_;  // guarded by mutex_
+  std::jthread thread_{[this](const std::stop_token& over) { run(over); }};
+};
+
+/// Two waits for one id: a look says that there is no such job, the job is admitted, and then somebody else waits for it. The answer
+/// that was on its way since before told the second wait too that the job was gone.
+TEST_F(QueueWaitServerTest, ALookThatIsOlderThanAWaitDoesNotEndIt) {
+  for (const std::chrono::milliseconds early_limit : {20'000ms, 100ms}) {
+    HeldExecutor executor;
+    auto far = Client::open(server().url(), {.executor = executor.post()});
+    ASSERT_TRUE(far) << far.error().message();
+    const Queue queue_of_far = far->queue("q");
+    const JobId id = client().mint_job().value();
+    // The subscriptions are there, so a wait looks at once.
+    ASSERT_TRUE(queue_of_far.enqueue("p", {.id = kJobB}).get());
+    EXPECT_EQ(queue_of_far.wait(kJobB, {.timeout = 500ms, .beat = 1h}).get()->how, EndedAs::timeout);
+
+    executor.hold(true);
+    auto early = queue_of_far.wait(id, {.timeout = early_limit, .beat = 1h});
+    ASSERT_TRUE(executor.keeps());
+    if (early_limit < 1s) {
+      EXPECT_EQ(early.get()->how, EndedAs::timeout);  // nobody waits any more when the answer is heard
+    }
+    ASSERT_TRUE(queue_of_far.enqueue("p", {.id = id}).get());
+    auto late = queue_of_far.wait(id, kNoBeat);
+    executor.hold(false);
+    if (early_limit > 1s) {
+      EXPECT_EQ(early.get()->how, EndedAs::gone);
+    }
+    EXPECT_FALSE(late.get_for(200ms));
+    settle(id, "completed\0yes"sv);
+    const auto ended = late.get();
+    ASSERT_TRUE(ended) << ended.error().message();
+    EXPECT_EQ(ended->how, EndedAs::completed);
+    EXPECT_EQ(ended->text, "yes");
+    raw("DEL", "emq:{q}:job:" + std::string(kJobB.text()));
+    raw("ZREM", "emq:{q}:pending", kJobB.text());
+  }
 }
 
 TEST_F(QueueWaitServerTest, BadInputIsNamed) {
