@@ -177,7 +177,8 @@ void AdmitCall::follow_up(std::span<const std::string_view> parts, const script:
                           Admitted verdict) {
   FollowUp* next_call = FollowUp::make(*this, parts, look, verdict);
   next_call->script = &with;
-  wire::CallSettings how{.repeat = Repeat::safe};
+  // Whoever brings the answer that this follows from may be the only one who reads: it must not wait for room.
+  wire::CallSettings how{.repeat = Repeat::safe, .never_refused = true};
   if (deadline != detail::Clock::time_point::max()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - detail::Clock::now());
     how.deadline = std::max(left, std::chrono::milliseconds{1});

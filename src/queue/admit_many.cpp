@@ -199,7 +199,8 @@ class AdmitMany::Chunk final : public detail::Call {
       return;
     Chunk* again =
         make(*batch_.get(), frame, items, tails, 0, std::move(places), static_cast<std::uint8_t>(collisions_ + 1));
-    wire::CallSettings how{.repeat = Repeat::safe};
+    // Whoever brings the answer that this follows from may be the only one who reads: it must not wait for room.
+    wire::CallSettings how{.repeat = Repeat::safe, .never_refused = true};
     if (deadline != detail::Clock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - detail::Clock::now());
       how.deadline = std::max(left, std::chrono::milliseconds{1});

@@ -86,7 +86,8 @@ Reply<std::vector<JobId>> marked_of(const Queue& queue, std::span<const JobId> h
 }
 
 void take_mark_off(client::Core& core, std::string_view row) {
-  core.command<void>(views(std::string_view("HDEL"), row, std::string_view("cancel")), settings(Repeat::unsafe),
+  core.command<void>(views(std::string_view("HDEL"), row, std::string_view("cancel")),
+                     {.repeat = Repeat::unsafe, .never_refused = true},
                      [](const wire::Answer&) -> Result<void> { return {}; })
       .detach();
 }

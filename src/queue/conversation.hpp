@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,10 @@ class Asker {
   ~Asker() = default;
 };
 
+/// Whether a request keeps to the client's in-flight bound, or goes out all the same. The latter is for what costs a lease otherwise, and
+/// for what follows from an answer: whoever brings that may be the only one who reads, and must not wait for room.
+enum class Bound : std::uint8_t { kept, passed };
+
 /// Never on the wire itself: its requests are, each of which holds a reference. `heard` and `go_on` run one at a time,
 /// on whatever thread brings the answers, with the conversation's lock held: they must not block.
 template <typename T>
@@ -52,7 +57,7 @@ class Conversation : public detail::CallOf<T>, protected Asker {
   /// Sends what `go_on` asks first. The maker's reference becomes the reply's.
   [[nodiscard]] Reply<T> begin() {
     detail::CallPointer<detail::CallOf<T>> mine(this);
-    turn();
+    turn(bound_);
     return Reply<T>(std::move(mine));
   }
   void accept(const resp::View&) noexcept override {}
@@ -62,8 +67,8 @@ class Conversation : public detail::CallOf<T>, protected Asker {
   static constexpr std::size_t kWindow = 256;
 
   /// `limit` is the deadline of the whole; without one each request has the client's.
-  Conversation(const client::Core& core, std::optional<Milliseconds> limit)
-      : core_(std::const_pointer_cast<client::Core>(core.shared_from_this())) {
+  Conversation(const client::Core& core, std::optional<Milliseconds> limit, Bound bound = Bound::kept)
+      : core_(std::const_pointer_cast<client::Core>(core.shared_from_this())), bound_(bound) {
     if (limit)
       until_ = detail::Clock::now() + std::min<Milliseconds>(*limit, std::chrono::days{365});
   }
@@ -130,11 +135,11 @@ class Conversation : public detail::CallOf<T>, protected Asker {
       heard(tag, std::move(answer), sent_twice);
       --on_the_way_;
     }
-    turn();
+    turn(Bound::passed);
   }
 
   /// Whoever finds nobody sending sends; an answer that comes meanwhile, also from within `submit`, leaves it to them.
-  void turn() {
+  void turn(Bound bound) {
     std::unique_lock lock(mutex_);
     if (sending_)
       return;
@@ -145,8 +150,10 @@ class Conversation : public detail::CallOf<T>, protected Asker {
         waiting_.pop_front();
         ++on_the_way_;
         lock.unlock();
+        wire::CallSettings how = settings(one.again, left());
+        how.never_refused = bound == Bound::passed;
         one.call->retain();  // the wire's
-        core_->submit(one.call.get(), settings(one.again, left()));
+        core_->submit(one.call.get(), how);
         lock.lock();
         // Whoever waits for the whole drives the connection of its first request, and continues where that one does.
         if (this->source == nullptr) {
@@ -179,6 +186,7 @@ class Conversation : public detail::CallOf<T>, protected Asker {
   }
 
   const std::shared_ptr<client::Core> core_;
+  const Bound bound_;
   std::optional<detail::Clock::time_point> until_;
   std::mutex mutex_;
   std::deque<Waiting> waiting_;  // guarded by mutex_
@@ -193,8 +201,8 @@ class Conversation : public detail::CallOf<T>, protected Asker {
 template <typename T, typename Part>
 class Monologue final : public Conversation<T> {
  public:
-  Monologue(const client::Core& core, std::optional<Milliseconds> limit, Part part)
-      : Conversation<T>(core, limit), part_(std::move(part)) {}
+  Monologue(const client::Core& core, std::optional<Milliseconds> limit, Part part, Bound bound)
+      : Conversation<T>(core, limit, bound), part_(std::move(part)) {}
 
  private:
   void heard(std::size_t tag, Result<Value> answer, bool) override { part_.heard(tag, std::move(answer)); }
@@ -209,8 +217,9 @@ class Monologue final : public Conversation<T> {
 
 /// `T` cannot be deduced from a call.
 template <typename T, typename Part>
-[[nodiscard]] Reply<T> converse(const client::Core& core, std::optional<Milliseconds> limit, Part part) {
-  return (new Monologue<T, Part>(core, limit, std::move(part)))->begin();
+[[nodiscard]] Reply<T> converse(const client::Core& core, std::optional<Milliseconds> limit, Part part,
+                                Bound bound = Bound::kept) {
+  return (new Monologue<T, Part>(core, limit, std::move(part), bound))->begin();
 }
 
 }  // namespace queue

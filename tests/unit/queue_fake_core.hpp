@@ -21,6 +21,7 @@ class FakeCore final : public client::Core {
     std::vector<std::string> parts;
     Repeat repeat = Repeat::unsafe;
     std::string script;
+    bool never_refused = false;
   };
 
   ~FakeCore() override {
@@ -33,7 +34,9 @@ class FakeCore final : public client::Core {
     const std::string_view bytes(call->request, call->request_size);
     std::size_t count = 0;
     std::from_chars(bytes.data() + 1, bytes.data() + bytes.size(), count);
-    Sent sent{.repeat = settings.repeat, .script = call->script ? std::string(call->script->name) : ""};
+    Sent sent{.repeat = settings.repeat,
+              .script = call->script ? std::string(call->script->name) : "",
+              .never_refused = settings.never_refused};
     for (std::size_t i = 0; i < count; ++i)
       sent.parts.emplace_back(queue::request_part(bytes, i));
     all.push_back(std::move(sent));

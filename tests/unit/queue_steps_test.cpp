@@ -43,6 +43,41 @@ TEST(QueueSteps, AnErrorOnTheWayEndsIt) {
   EXPECT_TRUE(strange.get().error().is(Errc::protocol_error));
 }
 
+/// Whoever brings an answer may be the only one who reads: one that waited for room waited for itself.
+TEST(QueueSteps, WhatFollowsFromAnAnswerGoesPastTheInFlightBound) {
+  FakeQueue f;
+  auto drained = f.queue.drain();
+  EXPECT_FALSE(f.core->last().never_refused);
+  f.core->answer(":1000\r\n");
+  EXPECT_TRUE(f.core->last().never_refused);
+  f.core->answer(":0\r\n");
+  EXPECT_TRUE(drained.get());
+
+  auto duplicate = f.queue.enqueue("p", {.id = kJobA});
+  EXPECT_FALSE(f.core->last().never_refused);
+  f.core->answer(":0\r\n");
+  EXPECT_EQ(f.core->last().script, "state_lookup");
+  EXPECT_TRUE(f.core->last().never_refused);
+  f.core->answer("$7\r\npending\r\n");
+  EXPECT_TRUE(duplicate.get());
+
+  f.core->next_ids = {5, 6};
+  const NewJob one{.payload = "p", .id = {}};
+  auto many = f.queue.enqueue_many(std::span(&one, 1));
+  EXPECT_FALSE(f.core->last().never_refused);
+  f.core->answer("*1\r\n:0\r\n");
+  EXPECT_TRUE(f.core->last().never_refused);
+  f.core->answer("*1\r\n:1\r\n");
+  EXPECT_TRUE(many.get());
+
+  auto retried = f.queue.retry(kJobA, Token(1), {.error = "e"});
+  f.core->answer("$4\r\ndead\r\n");
+  EXPECT_EQ(f.core->last().parts.front(), "HDEL");
+  EXPECT_TRUE(f.core->last().never_refused);
+  f.core->answer(":1\r\n");
+  EXPECT_TRUE(retried.get());
+}
+
 TEST(QueueSteps, ACancelledVerbAsksForNoFurtherBite) {
   FakeQueue f;
   auto reply = f.queue.drain();
