@@ -25,15 +25,21 @@ namespace {
 }
 
 /// `extend_lock` for a run, which knows of its longer lease from before the call is sent: so that no renewal that begins meanwhile
-/// cuts it short. One that began before is on the connection before this call. A call that fails takes that back.
+/// cuts it short. One that began before is on the connection before this call. A call that fails takes that back; it may have been
+/// carried out all the same, so what an earlier one gave is believed no longer than it asked for.
 class Extension {
  public:
   Extension(std::shared_ptr<worker::JobState> state, Milliseconds lease)
       : state_(std::move(state)),
         lease_(lease),
         // From before the call, so that ours never ends later than the server's.
-        until_(worker::Clock::now() + std::min<Milliseconds>(lease, std::chrono::days{365})),
-        before_(state_->extended_until.exchange(until_, std::memory_order_acq_rel)) {}
+        until_(worker::Clock::now() + std::min<Milliseconds>(lease, std::chrono::days{365})) {
+    worker::TimePoint certain = state_->extended_for_certain.load(std::memory_order_acquire);
+    while (until_ < certain &&
+           !state_->extended_for_certain.compare_exchange_weak(certain, until_, std::memory_order_acq_rel)) {
+    }
+    state_->extended_until.store(until_, std::memory_order_release);
+  }
 
   [[nodiscard]] bool go_on(queue::Asker& asker) {
     if (asked_)
@@ -47,26 +53,28 @@ class Extension {
               queue::views(state_->id.text(), token, lease), Repeat::safe);
     return true;
   }
+  /// Also of one that was withdrawn.
   void heard(std::size_t, Result<Value> answer) {
-    if (!answer) {
-      outcome_ = std::unexpected(std::move(answer).error());
-    } else if (answer->as_integer() != 1) {
+    worker::TimePoint ours = until_;
+    if (answer && answer->as_integer() == 1) {
+      if (state_->extended_until.load(std::memory_order_acquire) == ours)
+        state_->extended_for_certain.store(ours, std::memory_order_release);
+      return;
+    }
+    if (answer) {
       outcome_ = queue::job_gone("extend");
+    } else {
+      outcome_ = std::unexpected(std::move(answer).error());
     }
+    state_->extended_until.compare_exchange_strong(ours, state_->extended_for_certain.load(std::memory_order_acquire),
+                                                   std::memory_order_acq_rel);
   }
-  [[nodiscard]] Result<void> outcome() {
-    if (!outcome_) {
-      worker::TimePoint ours = until_;
-      state_->extended_until.compare_exchange_strong(ours, before_, std::memory_order_acq_rel);
-    }
-    return outcome_;
-  }
+  [[nodiscard]] Result<void> outcome() { return outcome_; }
 
  private:
   std::shared_ptr<worker::JobState> state_;
   Milliseconds lease_;
   worker::TimePoint until_;
-  worker::TimePoint before_;
   bool asked_ = false;
   Result<void> outcome_;
 };
@@ -108,7 +116,8 @@ Reply<void> Job::extend_async(Milliseconds lease) {
   ECHOMQ_CHECK(check_held(*state_));
   ECHOMQ_CHECK(queue::check_lease(lease));
   lease = std::max(lease, state_->lease);  // never less than the renewals give
-  return queue::converse<void>(*state_->queue.internal().core, std::nullopt, Extension(state_, lease));
+  return queue::converse<void>(*state_->queue.internal().core, std::nullopt, Extension(state_, lease),
+                               queue::Bound::passed);
 }
 
 Reply<ChildTexts> Job::children_values_async() { return Flow(state_->queue).children_values(state_->id); }

@@ -88,6 +88,8 @@ struct JobState {
   std::atomic<bool> withdrawn{false};
   /// Until when its handler has asked for the lease itself; the renewals do not shorten it.
   std::atomic<TimePoint> extended_until{TimePoint::min()};
+  /// What of that stands whatever becomes of the extensions that are not answered.
+  std::atomic<TimePoint> extended_for_certain{TimePoint::min()};
   /// When its handler began; set by the pool.
   std::atomic<TimePoint> begun{TimePoint::max()};
 
