@@ -178,6 +178,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   template <typename Which>
   [[nodiscard]] Jobs held_of(const JobId& id, Which which) const;
   [[nodiscard]] static TimePoint lease_of(const JobState& job);
+  /// Whether a later run of its job is in hand.
+  [[nodiscard]] bool is_here_again(const JobState& job) const;
   void lose(const JobPtr& job, Loss loss, std::string_view why);
 
   // Control thread: runs whose time is over, and cancelled ones (engine_limit.cpp).

@@ -284,8 +284,11 @@ bool Engine::is_newest(const JobId& id, Token token) {
     log(LogLevel::warning, "worker_lease_lost", later, "claimed again before the answer to the first claim came");
     return false;
   }
-  for (const JobPtr& other : older)
-    lose(other, Loss::lapsed, "claimed again by this worker");
+  for (const JobPtr& other : older) {
+    // A job that is claimed before its lease is over has been put back by the settle whose answer is lost.
+    const bool was_put_back = other->held.maybe_done && now_ < lease_of(*other);
+    lose(other, was_put_back ? Loss::refused : Loss::lapsed, "claimed again by this worker");
+  }
   return true;
 }
 

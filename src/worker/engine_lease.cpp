@@ -35,8 +35,10 @@ void Engine::renew() {
   for (const JobPtr& job : held_) {
     if (!job->held.lost)
       lapses = std::min(lapses, lease_of(*job));
-    // A handler that has asked for a longer lease itself keeps it.
-    if (job->held.lost || job->extended_until.load(std::memory_order_acquire) > now_ + options_.lease)
+    // A handler that has asked for a longer lease itself keeps it. Of a job that is here once more, while the settle of its last run is not
+    // answered, that run has no lease: it would be refused, by the id that both have.
+    if (job->held.lost || job->extended_until.load(std::memory_order_acquire) > now_ + options_.lease ||
+        is_here_again(*job))
       continue;
     jobs.push_back(job);
     bite.push_back({job->id, job->token});
@@ -86,6 +88,12 @@ void Engine::set_lapse_alarm() {
   alarms_.set(Alarm::lapse, first);
 }
 
+bool Engine::is_here_again(const JobState& job) const {
+  bool later = false;
+  by_id_.each_of(job.id, [&](const JobState& other) { later = later || other.token > job.token; });
+  return later;
+}
+
 TimePoint Engine::lease_of(const JobState& job) {
   return std::max(job.held.lease_until, job.extended_until.load(std::memory_order_acquire));
 }
@@ -103,10 +111,11 @@ void Engine::lapse() {
 
 void Engine::lose(const JobPtr& job, Loss loss, std::string_view why) {
   Held& held = job->held;
-  if (held.phase == Phase::waiting && loss == Loss::refused && held.maybe_done) {
+  if (loss == Loss::refused && held.maybe_done && (held.phase == Phase::waiting || held.phase == Phase::ready)) {
     // By our clock the lease still runs, so nobody else can have the job: it is the earlier try that was done.
     held.last_try = true;
-    settle(job);
+    if (held.phase == Phase::waiting)
+      settle(job);
     return;
   }
   held.lost = true;

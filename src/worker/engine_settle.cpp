@@ -1,6 +1,7 @@
 // Settling: what a run came to is told to the server, again and again while the lease lasts.
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "worker/engine.hpp"
@@ -68,6 +69,16 @@ enum class Failure : std::uint8_t {
     case Outcome::Kind::done: break;
   }
   return queue::SettleKind::done;
+}
+
+/// What a settle comes to after which the job is claimed once more.
+[[nodiscard]] std::optional<queue::Settled> waits_again(Outcome::Kind kind) {
+  switch (kind) {
+    case Outcome::Kind::retry: return queue::Settled::scheduled;
+    case Outcome::Kind::delay: return queue::Settled::delayed;
+    case Outcome::Kind::hand_back: return queue::Settled::handed_back;
+    default: return std::nullopt;
+  }
 }
 
 [[nodiscard]] BatchSettled batch_settled(queue::Settled verdict) {
@@ -211,9 +222,9 @@ void Engine::settle_refused(const JobPtr& job, std::string_view why, bool gone) 
     finish_job(job, queue::Settled::completed);
     return;
   }
-  if (held.outcome.kind == Outcome::Kind::hand_back && held.maybe_done && !held.lapsed) {
+  if (const auto again = waits_again(held.outcome.kind); again && held.maybe_done && !held.lapsed) {
     // Gone from `active`, or with another worker by now: both say that an earlier try was done while the lease was ours.
-    finish_job(job, queue::Settled::handed_back);
+    finish_job(job, *again);
     return;
   }
   counters_.settles_refused.fetch_add(1, std::memory_order_relaxed);
@@ -259,7 +270,10 @@ void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_compan
     settle(job);
     return;
   }
-  const bool give_up = failure == Failure::final || held.lost || held.last_try || expired_ ||
+  const Milliseconds pause = std::min(kFirstRepeat * (1 << std::min(held.tries - 1, 5U)), kLongestRepeat);
+  // Past the stop deadline only what a lost connection has taken goes out again, as long as answers are waited for.
+  const bool too_late = expired_ && (failure != Failure::transient || now_ + pause >= answers_by_);
+  const bool give_up = failure == Failure::final || held.lost || held.last_try || too_late ||
                        (failure >= Failure::strange && held.tries >= kMostTries);
   if (give_up) {
     counters_.unsettled.fetch_add(1, std::memory_order_relaxed);
@@ -271,7 +285,6 @@ void Engine::settle_failed(const JobPtr& job, const Error& error, bool in_compan
     return;
   }
   held.phase = Phase::waiting;
-  const Milliseconds pause = std::min(kFirstRepeat * (1 << std::min(held.tries - 1, 5U)), kLongestRepeat);
   held.again = now_ + spread(pause);
   alarms_.set_earlier(Alarm::repeat, held.again);
 }

@@ -6,9 +6,11 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "queue/exchange.hpp"
 #include "script/registry.hpp"
 #include "support/proxy.hpp"
 #include "support/worker_harness.hpp"
@@ -98,6 +100,169 @@ TEST_F(WorkerLease, ADoneJobWhoseAnswerIsLostIsNeverToldAsRefused) {
   }));
   const std::lock_guard lock(mutex);
   EXPECT_THAT(verdicts, ElementsAre("done", "done"));
+}
+
+// The settle was carried out and its answer is lost; before the worker asks once more the job has been claimed by somebody else, or
+// has even ended. It was told, and counted, as refused.
+TEST_F(WorkerLease, ARetryOrADelayWhoseAnswerIsLostIsNeverToldAsRefused) {
+  ClientOptions client_options;
+  client_options.backoff_initial = 5ms;
+  client_options.backoff_max = 20ms;
+  for (const bool retries : {true, false}) {
+    for (const bool ends : {true, false}) {
+      Proxy proxy(server_->url());
+      Client far = open(proxy.url(), client_options);
+      WorkerOptions options = quick_options();
+      options.lease = 60s;
+      std::mutex mutex;
+      std::vector<std::string> verdicts;
+      options.on_settled = [&](const Job&, std::string_view verdict) {
+        const std::lock_guard lock(mutex);
+        verdicts.emplace_back(verdict);
+      };
+      std::atomic<bool> hold{false};
+      Worker worker = start_on(
+          far.queue("work"),
+          [&](Job&) {
+            if (!hold)
+              return Done();
+            proxy.hold(Direction::to_client);
+            return retries ? Retry("once more", 0ms) : Delay(0ms);
+          },
+          options);
+      enqueue();  // loads the scripts
+      ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1 && parked(1); }));
+      hold = true;
+      const JobId id = enqueue();
+      ASSERT_TRUE(eventually([&] { return state(id) == JobState::scheduled || state(id) == JobState::pending; }));
+      std::optional<ClaimedJob> claimed;
+      ASSERT_TRUE(eventually([&] {
+        (void)queue_->promote().get().value();
+        claimed = queue_->claim().get().value();
+        return claimed.has_value();
+      }));
+      EXPECT_EQ(claimed->token.value(), 2U);
+      if (ends) {
+        ASSERT_TRUE(queue_->complete(id, claimed->token).get());
+      }
+      EXPECT_GE(proxy.cut(), 1U);
+      proxy.heal();
+      const auto told = [&] { return retries ? worker.stats().retried : worker.stats().delayed; };
+      EXPECT_TRUE(eventually([&] { return told() + worker.stats().settles_refused == 1; }));
+      EXPECT_EQ(told(), 1U);
+      EXPECT_EQ(worker.stats().leases_lost, 0U);
+      worker.stop();
+      if (!ends) {
+        ASSERT_TRUE(queue_->complete(id, claimed->token).get());
+      }
+      const std::lock_guard lock(mutex);
+      EXPECT_THAT(verdicts, ElementsAre("done", retries ? "retry" : "delay"));
+    }
+  }
+}
+
+// The same, and it is this very worker that has claimed the job again before it asks once more, in about every other round: that was
+// counted as a lost lease and as a refused settle. The call claims a second job, so that it is not sent again as it is; that one's
+// claim is lost.
+TEST_F(WorkerLease, ARetryWhoseAnswerIsLostIsNoLostLeaseWhenItsWorkerHasTheJobAgain) {
+  constexpr int kRounds = 12;
+  Proxy proxy(server_->url());
+  ClientOptions client_options;
+  client_options.backoff_initial = 1ms;
+  client_options.backoff_max = 5ms;
+  Client far = open(proxy.url(), client_options);
+  WorkerOptions options = quick_options();
+  options.lease = 60s;
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        std::this_thread::sleep_for(30ms);  // one that is slow is given one job at a time
+        if (job.payload() != "twice" || job.attempt() > 1)
+          return Done();
+        proxy.hold(Direction::to_client);
+        return Retry("once more", 0ms);
+      },
+      options);
+  enqueue_many(3);  // loads the scripts
+  ASSERT_TRUE(eventually([&] { return worker.stats().completed == 3; }));
+  for (int round = 1; round <= kRounds; ++round) {
+    ASSERT_TRUE(eventually([&] { return parked(1); }));
+    const std::vector<NewJob> jobs = {{.payload = "twice", .id = {}}, {.payload = "lost", .id = {}}};
+    const auto admitted = queue_->enqueue_many(jobs).get();
+    ASSERT_TRUE(admitted && admitted->front());
+    ASSERT_TRUE(eventually([&] { return !field(admitted->front()->id, "last_error").empty(); }));
+    (void)queue_->promote().get().value();
+    EXPECT_GE(proxy.cut(), 1U);
+    proxy.heal();
+    ASSERT_TRUE(eventually([&] { return worker.stats().completed >= 3U + static_cast<unsigned>(round); }));
+  }
+  EXPECT_TRUE(eventually([&] { return worker.stats().retried + worker.stats().settles_refused >= kRounds; }));
+  EXPECT_EQ(worker.stats().leases_lost, 0U);
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
+}
+
+// A run hands its job back, and the answer takes its time. The claim that rides behind the BLPOP, on the other connection, has the job here
+// once more meanwhile. Both were renewed by one call; the server refused the earlier run by its id, and the later one was told that its
+// lease was lost.
+TEST_F(WorkerLease, ARunIsNotLostWithTheEarlierRunOfItsJob) {
+  // The scripts are known before the link is held.
+  enqueue();
+  const auto taken = queue::exchange(*queue_, {}, queue::TakeRequest{.most = 1, .lease = 60s}).get();
+  ASSERT_TRUE(taken && taken->jobs.size() == 1);
+  const echomq::Held held{taken->jobs.front().job.id, taken->jobs.front().job.token};
+  ASSERT_TRUE(queue_->extend_many(std::span(&held, 1), 60s).get());
+  const queue::Settlement done{.id = held.id, .token = held.token};
+  ASSERT_TRUE(queue::exchange(*queue_, std::span(&done, 1), std::nullopt).get());
+
+  std::atomic<std::uint64_t> main{~std::uint64_t{0}};
+  std::atomic<bool> second{false};
+  std::atomic<int> renewals{0};
+  const std::string_view renewal = script::find_script("extend_locks")->sha1;
+  Proxy proxy(server_->url(), {.tap = [&](std::uint64_t connection, Direction direction, std::string_view bytes) {
+                auto none = ~std::uint64_t{0};
+                main.compare_exchange_strong(none, connection);
+                if (second && direction == Direction::to_server && bytes.find(renewal) != std::string_view::npos)
+                  ++renewals;
+              }});
+  Client far = open(proxy.url());
+  WorkerOptions options = quick_options(2);
+  options.lease = 6s;
+  std::atomic<bool> first{false}, go{false}, end{false}, stopped{false};
+  const JobId id = enqueue();
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job& job) {
+        if (job.attempt() == 1) {
+          first = true;
+          while (!go)
+            std::this_thread::sleep_for(1ms);
+          return HandBack();
+        }
+        second = true;
+        while (!end) {
+          std::this_thread::sleep_for(1ms);
+          stopped = stopped || job.stop_token().stop_requested();
+        }
+        return Done();
+      },
+      options);
+  // The second slot sleeps, with its claim on the server.
+  ASSERT_TRUE(eventually([&] { return first && parked(1); }));
+  std::this_thread::sleep_for(100ms);
+  proxy.hold(Direction::to_client, main);
+  go = true;
+  ASSERT_TRUE(eventually([&] { return second.load(); }, 1500ms)) << "no claim waited on the server";
+  ASSERT_TRUE(eventually([&] { return renewals > 0; }));
+  std::this_thread::sleep_for(50ms);
+  proxy.release();
+  ASSERT_TRUE(eventually([&] { return worker.stats().handed_back == 1; }));
+  std::this_thread::sleep_for(100ms);
+  end = true;
+  EXPECT_TRUE(eventually([&] { return worker.stats().completed == 1; }));
+  EXPECT_EQ(state(id), JobState::absent);
+  EXPECT_FALSE(stopped);
+  EXPECT_EQ(worker.stats().leases_lost, 0U);
+  EXPECT_EQ(worker.stats().settles_refused, 0U);
 }
 
 // Case 1: a worker whose link hangs for three leases; its job goes to another worker meanwhile.

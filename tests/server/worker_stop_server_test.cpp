@@ -630,5 +630,47 @@ TEST_F(WorkerStop, AHandBackWhoseAnswerIsLostIsNeverToldAsRefused) {
   EXPECT_EQ(verdicts, std::vector<std::string>{"hand_back"});
 }
 
+// The call that settles a job, and would claim the next one, is lost with its connection after the stop deadline. The server is there
+// again at once, and the job was left to its lease all the same.
+TEST_F(WorkerStop, WhatALostConnectionHasTakenIsSettledAfterTheDeadlineToo) {
+  Proxy proxy(server_->url());
+  std::atomic<bool> stops{false}, go{false}, begun{false};
+  ClientOptions client_options;
+  client_options.backoff_initial = 5ms;
+  client_options.backoff_max = 20ms;
+  client_options.log = [&](LogLevel, std::string_view event, std::span<const LogField>) {
+    stops = stops || event == "worker_stopping";
+  };
+  Client far = open(proxy.url(), client_options);
+  WorkerOptions options = quick_options();
+  options.lease = 60s;
+  const JobId id = enqueue();
+  enqueue();  // so that the call would claim
+  Worker worker = start_on(
+      far.queue("work"),
+      [&](Job&) {
+        begun = true;
+        while (!go)
+          std::this_thread::sleep_for(1ms);
+        return Done();
+      },
+      options);
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  proxy.hold();
+  go = true;
+  ASSERT_TRUE(eventually([&] { return worker.stats().running == 0; }));
+  auto stopping = std::async(std::launch::async, [&] { return worker.stop(0ms); });
+  ASSERT_TRUE(eventually([&] { return stops.load(); }));
+  std::this_thread::sleep_for(20ms);
+  EXPECT_GE(proxy.cut(), 1U);
+  proxy.heal();
+  const StopReport report = stopping.get();
+  EXPECT_EQ(report.finished, 1U);
+  EXPECT_EQ(report.unsettled + report.refused, 0U);
+  EXPECT_EQ(state(id), JobState::absent);
+  EXPECT_EQ(counts().completed, 1);
+  EXPECT_EQ(counts().pending, 1);
+}
+
 }  // namespace
 }  // namespace echomq::test
