@@ -153,7 +153,7 @@ void TailMux::go_on(Lock& lock) {
   if (wait.count() <= 0)
     return ask(lock);
   lock.unlock();
-  later(wait, &TailMux::resume);
+  resume_later(wait);
 }
 
 void TailMux::resume() {
@@ -189,13 +189,12 @@ void TailMux::connected(std::int64_t connection) {
   wake(lock);
 }
 
-void TailMux::later(Milliseconds wait, void (TailMux::*what)()) {
+void TailMux::resume_later(Milliseconds wait) {
   if (core_->closed()) {
     Lock lock(mutex_);
-    running_ = false;
-    return;
+    return failed(lock, Error(Errc::client_closed, "the client is closed", Repeat::safe));
   }
-  core_->after(wait, [self = shared_from_this(), what] { ((*self).*what)(); });
+  core_->after(wait, [self = shared_from_this()] { self->resume(); });
 }
 
 Result<TailMux::Parts> TailMux::read_parts(const resp::View& reply) {
@@ -274,6 +273,7 @@ void TailMux::ask(Lock& lock) {
   detail::CallPointer<detail::CallOf<Parts>> mine(call);
   wanted_ = false;
   blocked_ = line != nullptr;
+  ++round_;
   tries_ = 0;
   const auto paced = Milliseconds(static_cast<std::int64_t>(keys.size() / kStreamsAMillisecond));
   not_before_ = detail::Clock::now() + (line ? paced : kPoll);
@@ -383,10 +383,10 @@ void TailMux::deliver(const Parts& parts) {
       if (found == followed_.end() || parts[i].batch.records.empty())
         continue;
       Followed& followed = found->second;
-      // One that has left and come again may be ahead of what the XREAD was asked for.
-      std::vector<EntryNumber> numbers = numbers_of(parts[i].batch);
-      std::erase_if(numbers, [&](const EntryNumber& number) { return number <= followed.cursor; });
-      told[i].gap = followed.watch.read(numbers);
+      // Of one that has left and come again meanwhile the XREAD was asked behind another cursor: between the two may be records.
+      if (!followed.asked)
+        continue;
+      told[i].gap = followed.watch.read(numbers_of(parts[i].batch));
       followed.cursor = std::max(followed.cursor, parts[i].batch.records.back().first);
       followed.reached = std::max(followed.reached, parts[i].batch.records.back().first);
       told[i].readers = followed.readers;
@@ -477,7 +477,7 @@ void TailMux::failed(Lock& lock, const Error& error) {
   const bool beside = beside_;
   lock.unlock();
   if (transport || beside)
-    return later(wait, &TailMux::resume);
+    return resume_later(wait);
   // One stream that cannot be read must not hold the others up.
   look_for_broken(wait);
 }
@@ -495,7 +495,7 @@ void TailMux::look_for_broken(Milliseconds wait) {
   auto left = std::make_shared<std::atomic<std::size_t>>(streams.size() + 1);
   const auto done = [self = shared_from_this(), left, wait] {
     if (left->fetch_sub(1) == 1)
-      self->later(wait, &TailMux::resume);
+      self->resume_later(wait);
   };
   for (const auto& waiting : streams) {
     waiting.second.length().then(
@@ -547,6 +547,7 @@ void TailMux::wake(Lock& lock) {
   if (!blocked_ || waking_ || connection_ == 0 || !can_unblock_)
     return;
   waking_ = true;
+  const std::uint64_t of = round_;
   const std::string id = std::to_string(connection_);
   lock.unlock();
   auto decode = [](const wire::Answer& answer) -> Result<std::int64_t> {
@@ -563,16 +564,21 @@ void TailMux::wake(Lock& lock) {
   wire::CallSettings how = settings(Repeat::safe);
   how.past_bound = true;
   core_->submit(call, how);
-  Reply<std::int64_t>(std::move(mine)).then([self = shared_from_this()](Result<std::int64_t> found) {
+  Reply<std::int64_t>(std::move(mine)).then([self = shared_from_this(), of](Result<std::int64_t> found) {
     Lock inner(self->mutex_);
     self->waking_ = false;
     const bool refused = !found && (found.error().is(Errc::no_permission) || found.error().is(Errc::server_error));
     if (refused && !is_busy(found.error()))
       self->can_unblock_ = false;
-    if (found.value_or(0) != 0 || !self->wanted_ || !self->blocked_ || ++self->tries_ > kMostTries)
+    if (!self->wanted_ || !self->blocked_ || self->core_->closed())
+      return;
+    // A stream that came since the next one was asked left it to this answer to wake that.
+    if (self->round_ != of)
+      return self->wake(inner);
+    if (found.value_or(0) != 0 || ++self->tries_ > kMostTries)
       return;
     inner.unlock();
-    self->later(kTryAgain, &TailMux::wake_again);
+    self->core_->after(kTryAgain, [self] { self->wake_again(); });
   });
 }
 

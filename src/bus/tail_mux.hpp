@@ -68,7 +68,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
     detail::Clock::time_point looked{};  ///< for gaps
     EntryNumber reached;  ///< the stream's top has been there: what is up to here stands, or will never come
     std::vector<std::shared_ptr<TailReader>> readers;
-    bool asked = false;   ///< in the running XREAD
+    bool asked = false;   ///< in the running XREAD, behind this cursor
     bool broken = false;  ///< left out until it can be read again
   };
   struct Part {
@@ -96,7 +96,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   void catch_up(const std::shared_ptr<TailReader>& reader);
   void caught_up(const std::shared_ptr<TailReader>& reader, Result<Page> page, const Result<StreamInfo>& info,
                  EntryNumber noted);
-  void later(Milliseconds wait, void (TailMux::*what)());
+  void resume_later(Milliseconds wait);
   void resume();
   [[nodiscard]] std::unique_ptr<client::Line> make_line();
   void connected(std::int64_t connection);
@@ -117,6 +117,7 @@ class TailMux : public std::enable_shared_from_this<TailMux> {
   bool wanted_ = false;  ///< a stream has come that the running XREAD does not name
   bool beside_ = false;  ///< the next XREAD goes over the client's own connections: the slot is on its way
   bool can_unblock_ = true;
+  std::uint64_t round_ = 0;  ///< of XREADs that may wait on the server
   unsigned tries_ = 0;
   std::int64_t connection_ = 0;  ///< its CLIENT ID, 0 when it is not known
   bool was_connected_ = false;   ///< `line_`, before
