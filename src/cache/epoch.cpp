@@ -2,6 +2,7 @@
 #include "cache/epoch.hpp"
 
 #include <linux/membarrier.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,17 +38,36 @@ std::atomic<std::uint32_t> numbers{0};
   return fresh;
 }
 
-/// Gives the record back when the thread ends.
-struct Holder {
-  Record* record = take_record();
-  ~Holder() { record->taken.store(false, std::memory_order_release); }
+/// Gives a thread's record back behind all of its thread_local objects, whose destructors may read too: values of keys are
+/// destroyed after them. Who reads later still takes another one; where there is no key the record stays taken.
+class Returns {
+ public:
+  Returns() noexcept { made.store(::pthread_key_create(&key, &end) == 0); }
+  ~Returns() {
+    if (made.exchange(false))
+      ::pthread_key_delete(key);
+  }
+  static void note(Record* record) noexcept {
+    if (made.load())
+      (void)::pthread_setspecific(key, record);
+  }
+
+ private:
+  static void end(void* record) {
+    mine = nullptr;
+    static_cast<Record*>(record)->taken.store(false, std::memory_order_release);
+  }
+
+  static inline constinit pthread_key_t key{};
+  static inline constinit std::atomic<bool> made{false};
 };
 
 }  // namespace
 
 Record& first_record() noexcept {
-  thread_local const Holder holder;
-  mine = holder.record;
+  static const Returns returns;
+  mine = take_record();
+  Returns::note(mine);
   return *mine;
 }
 

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -228,6 +230,50 @@ TEST(CacheL1, ReadersSeeWholeRowsBesideAWriter) {
   stop = true;
   for (std::thread& reader : readers)
     reader.join();
+}
+
+/// Reads in the destructor of a thread_local object that is older than what its thread reads by, while another thread reads.
+struct ReadsAtTheEnd {
+  struct Numbers {
+    std::uint32_t own = 0;
+    std::uint32_t beside = 0;
+  };
+  std::optional<Numbers>* into = nullptr;
+
+  ReadsAtTheEnd() = default;
+  ReadsAtTheEnd(const ReadsAtTheEnd&) = delete;
+  ReadsAtTheEnd& operator=(const ReadsAtTheEnd&) = delete;
+  ~ReadsAtTheEnd() {
+    if (into == nullptr)
+      return;
+    const epoch::Reading reading;
+    std::uint32_t other = 0;
+    std::thread([&] {
+      const epoch::Reading beside;
+      other = beside.number();
+    }).join();
+    into->emplace(Numbers{reading.number(), other});
+  }
+};
+thread_local ReadsAtTheEnd reads_at_the_end;
+
+// The record had been given back by then, and the next thread took it: when either had read, what the other one still read could be
+// freed.
+TEST(CacheEpoch, AThreadThatReadsWhileItEndsSharesItsRecordWithNobody) {
+  std::optional<ReadsAtTheEnd::Numbers> numbers;
+  std::thread([&] {
+    reads_at_the_end.into = &numbers;
+    const epoch::Reading first;
+  }).join();
+  ASSERT_TRUE(numbers);
+  EXPECT_NE(numbers->own, numbers->beside);
+  // And it is given back all the same.
+  std::uint32_t later = 0;
+  std::thread([&] {
+    const epoch::Reading reading;
+    later = reading.number();
+  }).join();
+  EXPECT_LE(later, std::max(numbers->own, numbers->beside));
 }
 
 }  // namespace
