@@ -22,10 +22,11 @@ void Deadlines::run(State& state) {
       state.changed.wait_until(lock, at);
       continue;
     }
-    const std::function<void()> call = std::move(state.waiting.front().call);
+    std::function<void()> call = std::move(state.waiting.front().call);
     state.waiting.pop_front();
     lock.unlock();
     call();
+    call = nullptr;  // what it holds may add another one, or shut this down, when it goes
     lock.lock();
   }
 }

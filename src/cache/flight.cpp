@@ -71,7 +71,9 @@ void Table::join_with(const Shard& shard, Watch& watch, const std::shared_ptr<co
   if (!has_loader() && !flight.own_load) {
     if (flight.decided) {
       flight.after.push_back(waiter);
-      flight.after_load = own_load;
+      // Not replaced: under the shard's mutex no caller's loader must go.
+      if (!flight.after_load)
+        flight.after_load = own_load;
       return;
     }
     flight.own_load = own_load;
@@ -332,9 +334,11 @@ void Table::load(const FlightPointer& flight) {
     return land(flight, {std::unexpected<Error>(*std::move(failed))});
   }
   if (options_.load_deadline.count() > 0 && !std::exchange(flight->timed, true)) {
-    deadlines_.add([table = weak_from_this(), flight] {
-      if (const auto self = table.lock())
-        self->overdue(flight);
+    // Not longer than it is on its way: with it goes the caller's loader.
+    deadlines_.add([table = weak_from_this(), of = std::weak_ptr(flight)] {
+      const auto self = table.lock();
+      if (const auto late = of.lock(); self && late)
+        self->overdue(late);
     });
   }
   if (options_.load_lease.count() > 0 && !flight->away)

@@ -305,8 +305,14 @@ void Table::armed() noexcept {
   // Rows of before are of an older generation: they are served no more, and go with the next put beside them.
   lost_generation_.store(0, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
-  if (!closed_.load(std::memory_order_acquire))
-    serving_.store(true, std::memory_order_seq_cst);
+  if (closed_.load(std::memory_order_seq_cst))
+    return;
+  serving_.store(true, std::memory_order_seq_cst);
+  if (!closed_.load(std::memory_order_seq_cst))
+    return;
+  // `close` may have been before that: whichever came last, it is off, with what came into it in between.
+  serving_.store(false, std::memory_order_seq_cst);
+  generation_.fetch_add(1, std::memory_order_seq_cst);
 }
 
 void Table::lost() noexcept {
@@ -367,8 +373,8 @@ void Table::close() {
   end_waits("the cache is closed");
   if (loads_heard_)
     loads_heard_->cancel();
-  lease_turns_.shutdown();
   pool_.shutdown();
+  lease_turns_.shutdown();  // while a loader is waited for, its lease is renewed
   deadlines_.shutdown();
 }
 

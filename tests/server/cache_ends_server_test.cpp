@@ -1,5 +1,7 @@
 // How waits on a cache end: when it or its client closes, and when what L1 hears by is refused.
+#include <future>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "server/cache_fixture.hpp"
@@ -77,6 +79,49 @@ TEST_F(CacheEnds, ADeadlineHoldsWhileClosingWaitsForALoader) {
   closing.join();
   ASSERT_TRUE(answer.has_value()) << "it waits still";
   EXPECT_FALSE(*answer);
+}
+
+/// A table, and word of its end.
+struct EndsOwner {
+  EndsOwner(ByteCache its_cache, std::promise<void> its_end) : cache(std::move(its_cache)), end(std::move(its_end)) {}
+  EndsOwner(const EndsOwner&) = delete;
+  EndsOwner& operator=(const EndsOwner&) = delete;
+  ~EndsOwner() {
+    cache.reset();
+    end.set_value();
+  }
+  std::optional<ByteCache> cache;
+  std::promise<void> end;
+};
+
+// The deadline's thread let go of it under the lock that closing takes, and waited for itself for ever.
+TEST_F(CacheEnds, ACallsLoaderMayBeTheLastThatHoldsTheTable) {
+  CacheOptions with = options();
+  with.load_deadline = 300ms;
+  std::promise<void> end;
+  auto ended = end.get_future();
+  auto owner = std::make_shared<EndsOwner>(table(client(), with), std::move(end));
+  auto reply = owner->cache->get_or_load(
+      kUserA,
+      [owner](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> { return Loaded<std::string>{"alice"}; });
+  EXPECT_EQ(said(reply.get()), "alice/fill");
+  owner.reset();
+  EXPECT_EQ(ended.wait_for(10s), std::future_status::ready);
+}
+
+// What it holds was kept until the deadline of its load was over, though the load had ended.
+TEST_F(CacheEnds, ACallsLoaderGoesWithItsLoad) {
+  CacheOptions with = options();
+  with.load_deadline = 60s;
+  const ByteCache cache = table(client(), with);
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = held;
+  auto reply = cache.get_or_load(
+      kUserA, [held = std::move(held)](const BrandedId&) -> Result<std::optional<Loaded<std::string>>> {
+        return Loaded<std::string>{"alice"};
+      });
+  EXPECT_EQ(said(reply.get()), "alice/fill");
+  EXPECT_TRUE(eventually([&] { return seen.expired(); }));
 }
 
 TEST_F(CacheEnds, ALoadThatIsDueOnlyAfterTheEndDoesNotBegin) {

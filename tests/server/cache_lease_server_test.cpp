@@ -530,6 +530,28 @@ TEST_F(CacheLease, ClosingEndsTheWait) {
   EXPECT_EQ(said(one.get()), "one/fill");
 }
 
+// The renewals ended first: another process loaded while the loader that `close` waits for was still at it.
+TEST_F(CacheLease, WhileClosingWaitsForALoaderItsLeaseIsRenewed) {
+  Source source;
+  source.set(kUserA, "one");
+  source.hold();
+  const Client other = open(server().url());
+  ByteCache first = table(client(), shared(600ms), source.loader());
+  const ByteCache second = table(other, shared(600ms), source.loader());
+  auto one = first.get(kUserA);
+  ASSERT_TRUE(source.wait_loads(1));
+  auto two = second.get(kUserA);
+  std::thread closing([&] { first.close(); });
+  std::this_thread::sleep_for(2000ms);
+  EXPECT_EQ(source.loads(), 1);
+  EXPECT_TRUE(leased(kUserA));
+  source.release();
+  closing.join();
+  EXPECT_EQ(said(one.get()), "one/fill");
+  EXPECT_EQ(said(two.get()), "one/l2");
+  EXPECT_EQ(source.loads(), 1);
+}
+
 TEST_F(CacheLease, RefusedOptions) {
   for (const auto lease : {1ms, 29ms, -1ms}) {
     const auto opened = ByteCache::open(client(), shared(lease));
