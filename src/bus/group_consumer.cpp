@@ -160,9 +160,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
  private:
   /// On a thread of this consumer.
-  [[nodiscard]] bool inside() const {
-    return thread_.get_id() == std::this_thread::get_id() || (pool_ && pool_->inside());
-  }
+  [[nodiscard]] bool inside() const { return loop_.load() == std::this_thread::get_id() || (pool_ && pool_->inside()); }
   [[nodiscard]] bool stopping() {
     const std::lock_guard lock(mutex_);
     return stopping_;

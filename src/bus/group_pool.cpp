@@ -1,12 +1,17 @@
 // Lanes of entries and their threads.
 #include "bus/group_pool.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace echomq {
 inline namespace v1 {
 namespace bus {
+namespace {
+
+// Not asked of the threads themselves: others may be joining them.
+thread_local const GroupPool* pool_of_this_thread = nullptr;
+
+}  // namespace
 
 GroupPool::GroupPool(std::size_t threads, Run run) : run_(std::move(run)) {
   for (std::size_t i = 0; i < threads; ++i)
@@ -90,10 +95,7 @@ void GroupPool::stop() {
   }
 }
 
-bool GroupPool::inside() const {
-  return std::ranges::any_of(threads_,
-                             [](const std::thread& one) { return one.get_id() == std::this_thread::get_id(); });
-}
+bool GroupPool::inside() const { return pool_of_this_thread == this; }
 
 void GroupPool::wake_due(detail::Clock::time_point now) {
   while (!due_.empty() && due_.begin()->first <= now) {
@@ -103,6 +105,7 @@ void GroupPool::wake_due(detail::Clock::time_point now) {
 }
 
 void GroupPool::work() {
+  pool_of_this_thread = this;
   Lock lock(mutex_);
   for (;;) {
     wake_due(detail::Clock::now());
