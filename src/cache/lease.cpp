@@ -128,9 +128,10 @@ void Table::lease_answered(const FlightPointer& flight, Result<std::vector<Value
   if (closed)
     return land(flight, {fail(Errc::client_closed, "the cache, or its client, is closed", Repeat::safe)});
   counters_.load_waits.fetch_add(1, std::memory_order_relaxed);
-  lease_turns_.add([table = weak_from_this(), flight] {
-    if (const auto self = table.lock())
-      self->look_again(flight);
+  lease_turns_.add([table = weak_from_this(), of = std::weak_ptr(flight)] {
+    const auto self = table.lock();
+    if (const auto waits = of.lock(); self && waits)
+      self->look_again(waits);
   });
 }
 
@@ -247,28 +248,30 @@ void Table::tell_of_no_holder(const BrandedId& id) {
 }
 
 void Table::keep_lease(const FlightPointer& flight) {
-  lease_turns_.add([table = weak_from_this(), flight] {
+  // As long as it is on its way the table has it.
+  lease_turns_.add([table = weak_from_this(), of = std::weak_ptr(flight)] {
     const auto self = table.lock();
-    if (!self)
+    const FlightPointer kept = of.lock();
+    if (!self || !kept)
       return;
     {
-      Shard& shard = self->shard_of(flight->id);
+      Shard& shard = self->shard_of(kept->id);
       const std::lock_guard lock(shard.mutex);
-      if (flight->lease != Flight::Lease::held)
+      if (kept->lease != Flight::Lease::held)
         return;
     }
     static const script::ScriptSource& script = *script::find_script("cache_load_keep");
-    const auto lease = self->keys_.lease(flight->id);
+    const auto lease = self->keys_.lease(kept->id);
     const std::string time = std::to_string(self->options_.load_lease.count());
-    auto end = [self, flight](const Result<std::vector<Value>>& answers) {
+    auto end = [self, kept](const Result<std::vector<Value>>& answers) {
       // Without an answer the next turn tries again.
       if (answers && answers->back().as_integer() == 0)
-        self->lease_lost(*flight);
+        self->lease_lost(*kept);
     };
-    Exchange* call = Exchange::command(std::move(end), "EVALSHA", script.sha1, "1", lease.view(), flight->token, time);
+    Exchange* call = Exchange::command(std::move(end), "EVALSHA", script.sha1, "1", lease.view(), kept->token, time);
     call->script = &script;
     self->send_main(call, self->options_.load_lease / 3, ReadBy::library_again);
-    self->keep_lease(flight);
+    self->keep_lease(kept);
   });
 }
 

@@ -109,10 +109,11 @@ TEST_F(CacheEnds, ACallsLoaderMayBeTheLastThatHoldsTheTable) {
   EXPECT_EQ(ended.wait_for(10s), std::future_status::ready);
 }
 
-// What it holds was kept until the deadline of its load was over, though the load had ended.
+// What it holds was kept until the deadline of its load was over, or its lease was to be renewed, though the load had ended.
 TEST_F(CacheEnds, ACallsLoaderGoesWithItsLoad) {
   CacheOptions with = options();
   with.load_deadline = 60s;
+  with.load_lease = 60s;
   const ByteCache cache = table(client(), with);
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> seen = held;
