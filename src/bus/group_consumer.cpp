@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -16,6 +15,7 @@
 
 #include "bus/checks.hpp"
 #include "bus/group_acks.hpp"
+#include "bus/group_ahead.hpp"
 #include "bus/group_claims.hpp"
 #include "bus/group_delays.hpp"
 #include "bus/group_keeper.hpp"
@@ -37,7 +37,7 @@ constexpr Milliseconds kLongestBackoff{1000};
 constexpr Milliseconds kPoll{100};
 constexpr Milliseconds kLongestPoll{1000};
 /// Reads that are sent before the entries in hand are handled, and how fast a full page must have been for that: what is read
-/// ahead is kept from other consumers.
+/// ahead is not to be had for other consumers.
 constexpr std::size_t kMostAhead = 4;
 constexpr Milliseconds kFast{50};
 /// How many entries a look for idle ones asks for (the server looks through ten times as many) where the pending list is long, and
@@ -65,6 +65,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
         delayed_(options_.min_idle),
         look_(options_.count),
         acks_(group_, [this](const Result<std::uint64_t>& answer) { acknowledged(answer); }),
+        ahead_(group_, consumer_, options_.min_idle),
         keeper_(group_, consumer_, options_.min_idle) {
     if (options_.concurrency > 1 || options_.order_key)
       pool_ = std::make_unique<GroupPool>(options_.concurrency, [this](PoolItem& item) { return handle_one(item); });
@@ -118,6 +119,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
       keeper_.start([this] {
         acks_.flush_old();
         touch_delayed();
+        lost_.fetch_add(ahead_.refresh(), std::memory_order_relaxed);
       });
     }
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
@@ -421,13 +423,12 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   void read_ahead() {
     while (ahead_.size() < kMostAhead)
-      ahead_.push_back({Clock::now(), group_.read_new(consumer_, {.count = options_.count})});
+      ahead_.ask(options_.count);
   }
   [[nodiscard]] Result<std::vector<Delivery>> take_ahead() {
-    Ahead ahead = std::move(ahead_.front());
-    ahead_.pop_front();
-    asked_ = ahead.asked;
-    return ahead.entries.get();
+    GroupAhead::Page ahead = ahead_.take();
+    asked_ = ahead.touched;
+    return std::move(ahead.entries);
   }
 
   /// Waits on the server up to a beat, or until the next look for idle entries.
@@ -691,11 +692,6 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
   DelayedEntries delayed_;  // guarded by delayed_mutex_
   std::uint32_t look_;      ///< entries that a look for idle ones asks for
   std::atomic<std::uint64_t> delayed_now_{0};
-  struct Ahead {
-    Clock::time_point asked;
-    Reply<std::vector<Delivery>> entries;
-  };
-  std::deque<Ahead> ahead_;
   Clock::time_point asked_ = Clock::time_point::max();  ///< when the entries in hand were, if ahead
   bool fast_ = false;  ///< the last page was full, and handled so fast that reading ahead does not pay others badly
   Milliseconds backoff_ = kFirstBackoff;
@@ -704,6 +700,7 @@ class GroupConsumer::Loop : public std::enable_shared_from_this<Loop> {
 
   GroupAcks acks_;                   ///< the pool's threads acknowledge too
   std::unique_ptr<GroupPool> pool_;  ///< absent: this loop's thread handles
+  GroupAhead ahead_;                 ///< of new entries, then; the keeper's thread keeps them
   GroupKeeper keeper_;               ///< of what it has in hand then
   std::atomic<std::thread::id> loop_{};
 

@@ -262,5 +262,44 @@ TEST_F(BusGroupKeep, NobodyLooksWhenNothingIsInHand) {
   a->stop();
 }
 
+// Pages that a quick consumer had read before their turn lay untouched while a handler took its time: another one took them over, and
+// each of their records had one attempt less.
+TEST_F(BusGroupKeep, WhatWasReadAheadIsKeptWhileAHandlerRuns) {
+  constexpr int kRecords = 60;
+  ASSERT_TRUE(group().create(GroupStart::head).get().value());
+  for (int i = 0; i < kRecords; ++i)
+    append(std::to_string(i));
+  std::mutex mutex;
+  std::map<std::string, int> runs;  // guarded by mutex
+  std::atomic<int> again{0};
+  std::atomic<int> total{0};
+  std::atomic<bool> running{false};
+  const auto handler = [&](const StreamMessage& message) {
+    const std::string& value = *message.record.find("k");
+    if (value == "15" && !running.exchange(true))
+      std::this_thread::sleep_for(3s);
+    again += message.attempts == 1 ? 0 : 1;
+    const std::lock_guard lock(mutex);
+    ++runs[value];
+    ++total;
+    return Handled::done;
+  };
+  const GroupConsumerOptions options{.min_idle = 900ms, .beat = 20ms, .count = 10};
+  auto a = GroupConsumer::start(group(), "a", handler, options);
+  ASSERT_TRUE(a);
+  ASSERT_TRUE(eventually([&] { return running.load(); }));
+  auto b = GroupConsumer::start(group(), "b", handler, options);
+  ASSERT_TRUE(b);
+  ASSERT_TRUE(eventually([&] { return total >= kRecords; }));
+  a->stop();
+  b->stop();
+  EXPECT_EQ(total, kRecords);
+  EXPECT_THAT(runs, SizeIs(kRecords));
+  EXPECT_EQ(again, 0) << "none was handed out twice";
+  EXPECT_EQ(b->stats().taken_over, 0U);
+  EXPECT_EQ(a->stats().lost, 0U);
+  EXPECT_THAT(owners(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace echomq::test
