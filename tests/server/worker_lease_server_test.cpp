@@ -134,7 +134,7 @@ TEST_F(WorkerLease, ARetryOrADelayWhoseAnswerIsLostIsNeverToldAsRefused) {
       ASSERT_TRUE(eventually([&] { return worker.stats().completed == 1 && parked(1); }));
       hold = true;
       const JobId id = enqueue();
-      ASSERT_TRUE(eventually([&] { return state(id) == JobState::scheduled || state(id) == JobState::pending; }));
+      ASSERT_TRUE(eventually([&] { return field(id, "attempts") == "1" && state(id) != JobState::active; }));
       std::optional<ClaimedJob> claimed;
       ASSERT_TRUE(eventually([&] {
         (void)queue_->promote().get().value();

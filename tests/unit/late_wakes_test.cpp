@@ -152,9 +152,9 @@ class LateWakesPool : public ::testing::Test {
     pool_ = std::move(*pool);
     std::shared_ptr<JobState> first = job();
     pool_->submit(std::span(&first, 1));
-    echomq::worker::Mail mail;
-    while (mail.ended.empty())
-      inbox_->wait(mail, Clock::now() + 60s);
+    echomq::worker::Mail first_mail;
+    while (first_mail.ended.empty())
+      inbox_->wait(first_mail, Clock::now() + 60s);
     ASSERT_LT(pool_->mean_run(), 100us) << "of a run that does nothing";
     reader_ = std::thread([this] {
       number_ = ::gettid();
