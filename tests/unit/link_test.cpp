@@ -329,11 +329,16 @@ TEST_F(PlayedServer, ALineThatMovesWhileOthersAskEndsNoCall) {
   };
   const auto line = std::make_shared<client::FollowingLine>(std::move(ways));
   std::atomic<int> ended{0}, answered{0};
-  const auto until = Clock::now() + 2s;
+  // Where all is slow few connections live long enough to answer: it goes on until some have.
+  const auto begun = Clock::now();
+  const auto goes_on = [&] {
+    const auto gone = Clock::now() - begun;
+    return gone < 2s || (answered < 20 && gone < 30s);
+  };
   std::vector<std::thread> callers;
   for (int i = 0; i < 3; ++i) {
     callers.emplace_back([&] {
-      while (Clock::now() < until) {
+      while (goes_on()) {
         const std::array<std::string_view, 2> parts = {"GET", "x"};
         auto decode = [](const wire::Answer&) -> Result<void> { return {}; };
         detail::CallOf<void>* call = wire::BoundCall<void, decltype(decode)>::make(parts, decode);
@@ -347,7 +352,7 @@ TEST_F(PlayedServer, ALineThatMovesWhileOthersAskEndsNoCall) {
       }
     });
   }
-  while (Clock::now() < until) {
+  while (goes_on()) {
     ++place;
     line->map_changed();
     std::this_thread::sleep_for(200us);
@@ -359,7 +364,7 @@ TEST_F(PlayedServer, ALineThatMovesWhileOthersAskEndsNoCall) {
   loop.join();
   other.stop();
   EXPECT_EQ(ended, 0);
-  EXPECT_GT(answered, 100);
+  EXPECT_GE(answered, 20);
 }
 
 }  // namespace
