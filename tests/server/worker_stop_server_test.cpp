@@ -343,7 +343,11 @@ TEST_F(WorkerStop, StopFromAHandlerOnlyBeginsTheStop) {
     return Done();
   });
   self = &worker;
-  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }));
+  ASSERT_TRUE(eventually([&] { return counts().completed == 1; }))
+      << runs << " runs, completed " << counts().completed << ", active " << counts().active << ", pending "
+      << counts().pending << "; by the worker: claimed " << worker.stats().claimed << ", completed "
+      << worker.stats().completed << ", unsettled " << worker.stats().unsettled << ", refused "
+      << worker.stats().settles_refused << ", errors " << worker.stats().errors;
   EXPECT_EQ(worker.stop().finished, 1U);
   EXPECT_EQ(runs, 1);
   EXPECT_EQ(counts().pending, 1);
