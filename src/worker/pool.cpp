@@ -132,7 +132,9 @@ struct HandlerPool::State {
     }
   }
   /// Called with the lock held, as the next two.
-  [[nodiscard]] bool idle() const { return waiting.empty() || taken.load(std::memory_order_relaxed) >= slots; }
+  [[nodiscard]] bool idle() const {
+    return waiting.empty() || !begins || taken.load(std::memory_order_relaxed) >= slots;
+  }
   void take_slot(JobState& job) {
     taken.fetch_add(1, std::memory_order_relaxed);
     job.in_slot.store(true, std::memory_order_relaxed);
@@ -215,6 +217,7 @@ struct HandlerPool::State {
   std::shared_ptr<detail::LateWakes> late_wakes;
   bool attending = false;  ///< a thread does
   int bell = -1;           ///< calls it away; made when it is first needed
+  bool begins = true;
   bool closed = false;
 };
 
@@ -331,6 +334,11 @@ void HandlerPool::lend(std::function<void(int bell)> attendant, std::shared_ptr<
   std::swap(state_->lent, attendant);
   state_->late_wakes = std::move(late);
   state_->wake_one();
+}
+
+void HandlerPool::begin_no_more() {
+  const std::lock_guard lock(state_->mutex);
+  state_->begins = false;
 }
 
 bool HandlerPool::withdraw(const JobState* job) {

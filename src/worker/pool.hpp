@@ -54,6 +54,8 @@ class HandlerPool {
   [[nodiscard]] static bool attends(const Engine* owner) noexcept;
   /// On such a thread: it runs this job as soon as its attendant returns.
   static void begin_here(std::shared_ptr<JobState> job) noexcept;
+  /// From now on no thread begins a job; what waits can be withdrawn. From any thread.
+  void begin_no_more();
   /// Takes a job back that no thread has begun. False when it runs or has ended.
   [[nodiscard]] bool withdraw(const JobState* job);
   enum class Abandoned : std::uint8_t {

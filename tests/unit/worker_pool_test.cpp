@@ -318,6 +318,34 @@ bool eventually(const std::function<bool()>& holds) {
   return holds();
 }
 
+TEST(HandlerPool, FromACertainMomentOnNothingBegins) {
+  auto inbox = std::make_shared<Inbox>();
+  std::promise<void> begun, go;
+  auto pool = HandlerPool::start(
+      2,
+      [&](Job& seen) {
+        if (seen.payload() == "first") {
+          begun.set_value();
+          go.get_future().wait();
+        }
+        return echomq::Done(std::string(seen.payload()));
+      },
+      inbox, nullptr);
+  ASSERT_TRUE(pool);
+  submit(**pool, job("first"));
+  begun.get_future().wait();
+  (*pool)->begin_no_more();
+  const auto second = job("second");
+  submit(**pool, second);
+  go.set_value();
+  const std::vector<Ended> ended = wait_for(*inbox, 1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].outcome.text, "first");
+  std::this_thread::sleep_for(20ms);
+  EXPECT_TRUE((*pool)->withdraw(second.get())) << "nobody has begun it";
+  EXPECT_EQ((*pool)->begun(), 1U);
+}
+
 TEST(HandlerPool, AThreadThatAttendsIsCalledAwayForAJobAndComesBack) {
   Attendant attendant;  // outlives the pool
   auto inbox = std::make_shared<Inbox>();
