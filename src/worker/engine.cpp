@@ -154,7 +154,8 @@ StopReport Engine::stop(Milliseconds deadline) {
     return {};
   // From this moment on, not from when the control thread reads of it: a handler that has stopped its worker is the last one to begin.
   begins_at_once_.store(false, std::memory_order_relaxed);
-  pool_->begin_no_more();
+  if (!batch_)
+    pool_->begin_no_more();  // a batch that was handed to the pool is not taken back: it runs
   // The sum must not overflow: a deadline past that of a year is as good as none.
   inbox_->stop_by(Clock::now() + std::clamp(deadline, Milliseconds{0}, kLongest));
   std::unique_lock lock(mutex_);
